@@ -1,7 +1,8 @@
 """Turns what public suites say into our types."""
 
-import functools
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jaxagents.types import Array, Box, Discrete, PyTree, Task
 def permissive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Lets foreign code broadcast over ranks where the caller has set `jax_numpy_rank_promotion` to raise."""
 
-    @functools.wraps(function)
+    @wraps(function)
     def call(*args, **kwargs):
         with jax.numpy_rank_promotion("allow"):
             return function(*args, **kwargs)
@@ -56,21 +57,59 @@ def convert_space(space: Any) -> Discrete | Box:
 
     Args:
         space: the suite's space. Bounds that differ between elements are widened to the outermost ones, and the
-            largest float counts as unbounded.
+            largest float counts as unbounded. For actions see `convert_actions`.
 
     Returns:
         The space in our types.
     """
     if hasattr(space, "n"):
         return Discrete(int(space.n))
-    low, high = float(np.min(space.low)), float(np.max(space.high))
-    largest = float(np.finfo(np.float32).max)
-    return Box(
-        shape=tuple(space.shape),
-        low=-np.inf if low <= -largest else low,
-        high=np.inf if high >= largest else high,
-        dtype=np.dtype(space.dtype).type,
-    )
+    low, high = bounds_of(space)
+    return Box(tuple(space.shape), float(np.min(low)), float(np.max(high)), np.dtype(space.dtype).type)
+
+
+def convert_actions(space: Any) -> tuple[Discrete | Box, Callable[[Array], Array]]:
+    """Returns the space of actions for policies, and what makes actions of the suite of those, see `to_bounds`."""
+    ours = convert_space(space)
+    if isinstance(ours, Discrete):
+        return ours, lambda action: action
+    low, high = bounds_of(space)
+    shared = shared_bounds(low, high)
+    return replace(ours, low=shared[0], high=shared[1]), partial(to_bounds, low=low, high=high, shared=shared)
+
+
+def bounds_of(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bounds of every number of a box; the largest float counts as unbounded."""
+    low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+    largest = np.finfo(np.float32).max
+    return np.where(low <= -largest, -np.inf, low), np.where(high >= largest, np.inf, high)
+
+
+def shared_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """Returns the bounds that policies act in: those of all numbers, else [-1, 1], or none where some are infinite."""
+    if np.all(low == low.flat[0]) and np.all(high == high.flat[0]):
+        return float(low.flat[0]), float(high.flat[0])
+    return (-1.0, 1.0) if np.all(np.isfinite(low) & np.isfinite(high)) else (-np.inf, np.inf)
+
+
+def to_bounds(action: Array, *, low: np.ndarray, high: np.ndarray, shared: tuple[float, float]) -> Array:
+    """Makes actions of a suite of those of a policy.
+
+    Args:
+        action: of numpy or of JAX, in the `shared` bounds.
+        low: of every number.
+        high: of every number.
+        shared: see `shared_bounds`.
+
+    Returns:
+        The action itself where the bounds of all numbers are the shared ones. Elsewhere [-1, 1] is stretched to the
+        bounds of every number; where some are infinite, actions are clipped.
+    """
+    if np.all(low == shared[0]) and np.all(high == shared[1]):
+        return action
+    if not np.isfinite(shared[0]):
+        return action.clip(low, high)
+    return (low + 0.5 * (action + 1.0) * (high - low)).clip(low, high)
 
 
 def unbounded_space(shape: tuple[int, ...], dtype: Any) -> Box:

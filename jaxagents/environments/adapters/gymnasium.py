@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxagents.environments.adapters.conversion import shared_bounds, to_bounds
 from jaxagents.environments.adapters.importing import import_suite
 from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, make_host_environment, simulator_fault
 from jaxagents.types import Box, Discrete, PyTree
@@ -115,15 +116,12 @@ def _actions_of(space: Any) -> tuple[PyTree, Callable[[np.ndarray], np.ndarray]]
     if not isinstance(ours, Box) or not np.issubdtype(ours.dtype, np.floating):
         return ours, lambda action: np.asarray(action, ours.dtype)
     low, high = np.asarray(space.low), np.asarray(space.high)
-    if np.all(low == low.flat[0]) and np.all(high == high.flat[0]):
-        return ours, lambda action: np.asarray(action, ours.dtype)
-    if not np.all(np.isfinite(low) & np.isfinite(high)):
-        return Box(ours.shape, dtype=ours.dtype), lambda action: np.clip(action, low, high).astype(ours.dtype)
+    shared = shared_bounds(low, high)
 
-    def stretch(action: np.ndarray) -> np.ndarray:
-        return np.clip(low + 0.5 * (np.asarray(action) + 1.0) * (high - low), low, high).astype(ours.dtype)
+    def to_suite(action: np.ndarray) -> np.ndarray:
+        return to_bounds(np.asarray(action), low=low, high=high, shared=shared).astype(ours.dtype)
 
-    return Box(ours.shape, -1.0, 1.0, ours.dtype), stretch
+    return Box(ours.shape, *shared, ours.dtype), to_suite
 
 
 def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked: bool) -> HostBatch:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxagents.environments.adapters.conversion import (
     cast_like,
+    convert_actions,
     convert_space,
     permissive,
     sample_key_task,
@@ -24,7 +25,9 @@ from jaxagents.types import Array, Environment, State, Task, TimeStep
 def make_environment(name: str, params: Mapping[str, Any] | None = None, **options: Any) -> Environment:
     """Makes an environment of gymnax.
 
-    The task `{"key": uint32 [2]}` fixes the initial state. Reaching the suite's own step limit truncates.
+    The task `{"key": uint32 [2]}` fixes the initial state. Reaching the suite's own step limit truncates. Where the
+    bounds of actions differ between their numbers, policies act in [-1, 1], which is stretched to the bounds of every
+    number.
 
     Args:
         name: as gymnax registers it, for example "CartPole-v1" or "Breakout-MinAtar".
@@ -51,10 +54,10 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
         return reset_env(task_key(task), environment_params)
 
     def following(key: Array, state: State, action: Array) -> tuple[Array, State, Array, Array, Array]:
-        observation, state, reward, terminated, _ = step_env(key, state, action, environment_params)
+        observation, state, reward, terminated, _ = step_env(key, state, to_suite(action), environment_params)
         return observation, state, reward, terminated, is_truncated(state, environment_params)
 
-    action_space = convert_space(suite.action_space(environment_params))
+    action_space, to_suite = convert_actions(suite.action_space(environment_params))
     observation_space = convert_space(suite.observation_space(environment_params))
     # Resets of gymnax hold Python numbers where steps hold arrays: the types after two steps are the fixed ones.
     key = jax.random.key(0)

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.environments.adapters.conversion import (
+    bounds_of,
     permissive,
     sample_key_task,
+    shared_bounds,
     strong_types,
     task_key,
+    to_bounds,
     unbounded_space,
 )
 from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
@@ -42,7 +45,8 @@ def make_environment(
     """Makes an environment of JaxMARL with an agent axis in place of its dicts.
 
     Observations are padded with zeros to the largest; the action space is the largest, and `action_mask` excludes
-    what an agent does not have. `info["agent_mask"]` says who is alive; in SMAX `info["success"]` says whether the
+    what an agent does not have. Where the bounds of actions differ, policies act in [-1, 1], which is stretched to
+    those of every agent and number. `info["agent_mask"]` says who is alive; in SMAX `info["success"]` says whether the
     battle was won and `info["world_state"]` what the whole world looks like. The step limit truncates. The task
     `{"key": uint32 [2]}` fixes the initial state. Of opposed teams, `Environment.teams` says who is in which: in simple
     tag, predators are "adversaries" and prey are "good_agents".
@@ -66,7 +70,7 @@ def make_environment(
         world, max_steps = _build(name, scenario, layout, max_steps, options)
     agents = tuple(world.agents)
     spaces = [world.action_space(agent) for agent in agents]
-    action_space = _largest(spaces)
+    action_space = _action_space(spaces)
     only_time_ends = name.startswith("overcooked")
     won = _won(world) if name == "HeuristicEnemySMAX" else None
     world_reset, step_env = permissive(world.reset), permissive(world.step_env)
@@ -90,7 +94,8 @@ def make_environment(
         return state, timestep
 
     def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
-        actions = {agent: _own_action(action[i], space) for i, (agent, space) in enumerate(zip(agents, spaces))}
+        own = [_own_action(action[i], space, action_space) for i, space in enumerate(spaces)]
+        actions = dict(zip(agents, own))
         observations, state, rewards, dones, info = strong_types(step_env(key, state, actions))
         reward = jnp.stack([rewards[agent].astype(jnp.float32) for agent in agents])
         if "shaped_reward" in info:
@@ -146,16 +151,19 @@ def _build(
     return suite.make(name, max_steps=own_limit, **options), limit
 
 
-def _largest(spaces: list[Any]) -> Discrete | Box:
+def _action_space(spaces: list[Any]) -> Discrete | Box:
+    """Returns the largest space; where bounds differ between agents or numbers, see `to_bounds`."""
     if hasattr(spaces[0], "n"):
         return Discrete(max(int(space.n) for space in spaces))
-    low = min(float(np.min(space.low)) for space in spaces)
-    high = max(float(np.max(space.high)) for space in spaces)
-    return Box((max(space.shape[0] for space in spaces),), low, high)
+    low, high = (np.concatenate(bounds) for bounds in zip(*map(bounds_of, spaces)))
+    return Box((max(space.shape[0] for space in spaces),), *shared_bounds(low, high))
 
 
-def _own_action(action: Array, space: Any) -> Array:
-    return action if hasattr(space, "n") else action[: space.shape[0]]
+def _own_action(action: Array, space: Any, shared: Discrete | Box) -> Array:
+    if isinstance(shared, Discrete):
+        return action
+    low, high = bounds_of(space)
+    return to_bounds(action[: space.shape[0]], low=low, high=high, shared=(shared.low, shared.high))
 
 
 def _stack_padded(leaves: list[Array]) -> Array:

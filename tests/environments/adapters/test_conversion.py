@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.adapters.conversion import (
     cast_like,
+    convert_actions,
     convert_space,
     permissive,
     sample_key_task,
@@ -51,6 +52,21 @@ def test_convert_space():
     largest = np.finfo(np.float32).max
     space = SimpleNamespace(low=np.asarray([-1, -largest], np.float32), high=2.0, shape=(2,), dtype=np.float32)
     assert convert_space(space) == Box((2,), -np.inf, 2.0, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bounds", "given", "played"),
+    [
+        ([-1.0, 0.0], [1.0, 4.0], (-1.0, 1.0), [0.5, -0.5], [0.5, 1.0]),
+        (-2.0, [2.0, 2.0], (-2.0, 2.0), [0.5, -2.0], [0.5, -2.0]),
+        ([-1.0, -np.inf], [1.0, np.finfo(np.float32).max], (-np.inf, np.inf), [3.0, 5.0], [1.0, 5.0]),
+    ],
+    ids=["unequal", "equal", "unbounded"],
+)
+def test_actions_stay_within_the_bounds_of_every_number(low, high, bounds, given, played):
+    space, to_suite = convert_actions(SimpleNamespace(low=low, high=high, shape=(2,), dtype=np.float32))
+    assert space == Box((2,), *bounds, np.float32)
+    np.testing.assert_allclose(jax.jit(to_suite)(jnp.array(given)), played)
 
 
 def test_unbounded_space_knows_the_bounds_of_bool():

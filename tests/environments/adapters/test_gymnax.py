@@ -84,6 +84,37 @@ def test_constructor_options_reach_the_suite():
     assert gymnax.make_environment("Breakout-MinAtar", use_minimal_action_set=False).action_space.num_values == 6
 
 
+def test_actions_are_stretched_to_the_bounds_of_every_number(monkeypatch):
+    """PointRobot moves by at most 0.1 a number: here the second one by 0 to 0.2."""
+    misc = pytest.importorskip("gymnax.environments.misc.point_robot")
+    box = pytest.importorskip("gymnax.environments.spaces").Box
+    space = box(jnp.array([-0.1, 0.0]), jnp.array([0.1, 0.2]), (2,), jnp.float32)
+    monkeypatch.setattr(misc.PointRobot, "action_space", lambda self, params=None: space)
+    environment = gymnax.make_environment("PointRobot-misc")
+    assert (environment.action_space.low, environment.action_space.high) == (-1.0, 1.0)
+    state, _ = environment.reset(KEY, environment.sample_task(KEY))
+    following, _ = environment.step(KEY, state, jnp.array([-0.5, -0.5]))
+    np.testing.assert_allclose(following.inner.pos - state.inner.pos, [-0.05, 0.05], atol=1e-6)
+
+
+def test_the_bandit_of_the_suite_can_be_made_and_played():
+    """Arms pay with 0.1 and 0.9: the observation is the last reward, the last arm and the time from -1 to 1."""
+    environment = gymnax.make_environment("BernoulliBandit-misc")
+    assert environment.action_space.num_values == 2 and environment.max_steps == 100
+
+    def step(state, key):
+        state, timestep = environment.step(key, state, jnp.ones((), jnp.int32))
+        return state, timestep
+
+    first, timestep = environment.reset(KEY, environment.sample_task(KEY))
+    np.testing.assert_allclose(timestep.observation, [0.0, 1.0, 0.0, -1.0])
+    timesteps = jax.jit(lambda: jax.lax.scan(step, first, jax.random.split(KEY, 100))[1])()
+    np.testing.assert_allclose(timesteps.observation[:, 0], timesteps.reward)
+    np.testing.assert_allclose(timesteps.observation[-1, 1:], [0.0, 1.0, 1.0], atol=1e-6)
+    assert timesteps.truncated.tolist() == [False] * 99 + [True] and not timesteps.terminated.any()
+    assert min(abs(float(timesteps.reward.mean()) - share) for share in (0.1, 0.9)) < 0.1
+
+
 @pytest.mark.exhaustive
 def test_render():
     environment = gymnax.make_environment("Breakout-MinAtar")

@@ -7,6 +7,7 @@ import pytest
 from jaxagents.environments.adapters import jaxmarl
 from jaxagents.environments.teams import team_view
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.types import Box
 
 KEY = jax.random.key(0)
 
@@ -48,6 +49,22 @@ def test_opposed_teams_have_a_return_each():
     assert abs(float(metrics["episode_return_good_agents"]) - float(reward[3])) < 1e-4
     assert abs(float(metrics["episode_return_agent_1"]) - float(reward[1])) < 1e-4
     assert abs(float(steps[-1].info["episode_return"]) - float(reward.mean())) < 1e-4
+
+
+def test_continuous_actions_are_stretched_to_the_bounds_of_every_number():
+    """The first of three agents pushes with 0 to 0.5, the others with 0 to 1: all get there by -1 to 1."""
+    box = pytest.importorskip("jaxmarl.environments.spaces").Box
+    plain = {"action_type": "Continuous"}
+    assert jaxmarl.make_environment("MPE_simple_spread_v3", **plain).action_space == Box((5,), 0.0, 1.0)
+    spaces = {f"agent_{i}": box(0.0, 0.5 if i == 0 else 1.0, (5,)) for i in range(3)}
+    environment = jaxmarl.make_environment("MPE_simple_spread_v3", action_spaces=spaces, **plain)
+    assert environment.action_space == Box((5,), -1.0, 1.0)
+    # The second number of an action pushes left, the first nowhere.
+    still, moved = (
+        play(environment, [jnp.full((3, 5), -1.0).at[:, 1].set(left)])[-1].observation[:, 0] for left in (-1.0, 1.0)
+    )
+    push = moved - still
+    assert abs(float(push[0] / push[1]) - 0.5) < 1e-4 and abs(float(push[2] / push[1]) - 1.0) < 1e-4
 
 
 def test_actions_that_an_agent_lacks_are_masked():
