@@ -8,6 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxagents.language.checkpoints.tensors import read_json
+from jaxagents.language.tokenizers import load_tokenizer
 from jaxagents.types import ChatTemplate, ChatTokens
 
 THINK_TAGS = ("<think>", "</think>")
@@ -78,16 +80,13 @@ def read_template(
         The reader.
 
     Raises:
-        ValueError: a file or the template is missing, the template leaves out the assistant or does not end what it
-            says with a special token.
+        ValueError: a file or the template is missing or damaged, the template leaves out the assistant or does not end
+            what it says with a special token.
     """
     folder = Path(source).expanduser()
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"`source` must hold tokenizer_config.json, got none in {folder}; nothing is downloaded.")
-    from transformers import AutoTokenizer  # An extra: only who reads checkpoints needs it.
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return make_reader(tokenizer, folder, think_tags=think_tags, thinks=thinks)
+    return make_reader(load_tokenizer(folder), folder, think_tags=think_tags, thinks=thinks)
 
 
 def make_reader(tokenizer: Any, folder: Path, think_tags: Sequence[str] = THINK_TAGS, thinks: bool = False) -> Any:
@@ -289,8 +288,11 @@ def _stops(folder: Path, tokenizer: Any, end: int) -> tuple[int, ...]:
     stops = {end, tokenizer.eos_token_id}
     file = folder / "generation_config.json"
     if file.is_file():
-        given = json.loads(file.read_text()).get("eos_token_id")
-        stops |= set(given) if isinstance(given, list) else {given}
+        given = read_json(file).get("eos_token_id")
+        ends = given if isinstance(given, list) else [given]
+        if not all(end is None or (isinstance(end, int) and not isinstance(end, bool)) for end in ends):
+            raise ValueError(f"`eos_token_id` of `{file}` must be a token or a list of tokens, got {given!r}.")
+        stops |= set(ends)
     return tuple(sorted(stops - {None}))
 
 

@@ -185,10 +185,28 @@ def from_huggingface(
     return restore(_pack("huggingface", backend.to_str().encode(), name=name, marks=ids))
 
 
-def _load_tokenizer(source: str | Path) -> Any:
-    """Loads a tokenizer of `transformers` from a folder; nothing is downloaded."""
+def load_tokenizer(folder: Path) -> Any:
+    """Loads the tokenizer of `transformers` in a folder.
+
+    Raises:
+        ValueError: a file of it is damaged or of another shape.
+    """
     from transformers import AutoTokenizer
 
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except ImportError:
+        raise
+    except Exception as error:  # Files of another shape raise what they like.
+        lines = str(error).splitlines() if isinstance(error, OSError | ValueError) else []
+        reason = lines[0] if lines else repr(error)
+        raise ValueError(
+            f"`source` must be a folder with a tokenizer, got {folder}, which cannot be loaded: {reason}"
+        ) from error
+
+
+def _load_tokenizer(source: str | Path) -> Any:
+    """Loads a tokenizer of `transformers` from a folder; nothing is downloaded."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
         raise ValueError(
@@ -200,13 +218,7 @@ def _load_tokenizer(source: str | Path) -> Any:
             f"`source` must hold {TOKENIZER_FILES[0]}, got none in {folder}; copy it from where the checkpoint is, or "
             "write it by the tokenizer's `save_pretrained`."
         )
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"`source` must be a folder with a tokenizer, got {folder}, which cannot be loaded: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
+    return load_tokenizer(folder)
 
 
 def with_marks(backend: Any, marks: Mapping[str, int], *, name: str, stops: Sequence[int] = ()) -> Tokenizer:

@@ -1,6 +1,7 @@
 """Conversations are written as `transformers` writes them, and what is learned in them is what the assistant says."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -99,3 +100,24 @@ def test_a_template_that_marks_what_is_said_is_believed(chat_folder):
     marked, plain = (read_template(chat_folder("qwen_25", marked=marked)) for marked in (True, False))
     one, other = (make_chat_template(reader).encode(CONVERSATIONS["three turns"]) for reader in (marked, plain))
     assert one == other and set(one.message) == {-1, 1, 3, 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", '{"version": "1.0"}', "`source` must be a folder with a tokenizer, got .*, which cannot be"),
+        ("tokenizer.json", "not json", "`source` must be a folder with a tokenizer, got .*, which cannot be"),
+        ("tokenizer_config.json", "[1]", "`source` must be a folder with a tokenizer, got .*, which cannot be"),
+        ("chat_template.jinja", "{% if", "`chat_template` of .* must take the messages, got the roles user, assistant"),
+        ("generation_config.json", "{", "generation_config.json` must be JSON, got "),
+        ("generation_config.json", "[1]", "generation_config.json` must hold a JSON object, got list"),
+        ("generation_config.json", '{"eos_token_id": "end"}', "must be a token or a list of tokens, got 'end'"),
+        ("generation_config.json", '{"eos_token_id": [[1]]}', "must be a token or a list of tokens, got "),
+    ],
+)
+def test_damaged_files_of_a_checkpoint_are_named(chat_folder, tmp_path, name, content, message):
+    folder = shutil.copytree(chat_folder("qwen_25"), tmp_path / "copy")
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_template(folder)
+    assert "\n" not in str(error.value)

@@ -279,3 +279,23 @@ def test_a_source_without_a_tokenizer_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("not json")
     with pytest.raises(ValueError, match=r"got .*, which cannot be loaded: "):
         from_huggingface(WORDS, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b'{"version": "1.0"}'),
+        ("tokenizer.json", b"[1]"),
+        ("tokenizer_config.json", b"[1]"),
+        ("special_tokens_map.json", b"[1]"),
+        ("chat_template.jinja", b"\xff\xfe\x00"),
+    ],
+)
+def test_files_of_another_shape_are_refused(tmp_path, name, content):
+    tiny_transformers().save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"must be a folder with a tokenizer, got .*, which cannot be loaded: ."
+    ) as error:
+        from_huggingface(WORDS, tmp_path, add_special_tokens=True)
+    assert "\n" not in str(error.value)

@@ -8,12 +8,13 @@ from jaxagents.networks.decoder import Decoder
 
 _LLAMA_LIKE = ("llama", "qwen2", "qwen3", "gemma2", "gemma3_text")
 FAMILIES = ("gpt2", *_LLAMA_LIKE)
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _OPTIONAL = ("head_dim", "num_key_value_heads", "n_inner", "sliding_window")
 _SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", *_OPTIONAL),
     *("n_layer", "n_embd", "n_head", "n_positions", "max_position_embeddings"),
 )
-_NUMBERS = ("rms_norm_eps", "layer_norm_epsilon", "query_pre_attn_scalar")
+_NUMBERS = ("rms_norm_eps", "layer_norm_epsilon", "query_pre_attn_scalar", *_CAPS)
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
 
 
@@ -35,12 +36,14 @@ def decoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         return _gpt2(config) if family == "gpt2" else _llama_like(family, config)
     except KeyError as error:
         raise ValueError(f"`config.json` must hold {error.args[0]!r} for a model of {family}, got none.") from error
+    except (TypeError, AttributeError, ArithmeticError) as error:  # A list where a number belongs, and the like.
+        raise ValueError(f"`config.json` must describe a model of {family}, got one that does not: {error}.") from error
 
 
 def _require_numbers(config: Mapping[str, Any]) -> None:
     for name in (*_SIZES, *_NUMBERS):
         value, kind = config.get(name, 1), int if name in _SIZES else int | float
-        is_none = value is None and name in _OPTIONAL
+        is_none = value is None and name in (*_OPTIONAL, *_CAPS)
         if not is_none and (isinstance(value, bool) or not isinstance(value, kind) or not value > 0):
             wanted = "a positive whole number" if name in _SIZES else "a positive number"
             raise ValueError(f"`{name}` of `config.json` must be {wanted}, got {value!r}.")

@@ -94,6 +94,9 @@ def load_adapter(path: str | Path) -> Adapter:
             f"`{CONFIG}` must be of LoRA without biases and patterns, got {config.get('peft_type')} with "
             f"{', '.join(unread) or config.get('bias')}."
         )
+    for name in ("r", "lora_alpha"):
+        if not isinstance(config.get(name), int | float) or isinstance(config[name], bool):
+            raise ValueError(f"`{name}` of `{CONFIG}` must be a number, got {config.get(name)!r}.")
     tensors = open_file(folder / TENSORS)
     numbers, modules = zip(*map(_layer_and_module, tensors), strict=True)
     layers, paths = "|".join(sorted(set(numbers))), "|".join(sorted(set(map(_path_of, modules))))

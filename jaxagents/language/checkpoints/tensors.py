@@ -89,9 +89,11 @@ def open_file(file: Path) -> dict[str, np.ndarray]:
     except ValueError as error:
         raise ValueError(f"`path` must hold files of safetensors, got {file}, which is cut or no such file.") from error
     tensors = {}
-    for name, entry in header.items():
+    for name, entry in header.items() if isinstance(header, dict) else [(file.name, None)]:
         if name == "__metadata__":
             continue
+        if not isinstance(entry, dict) or not {"data_offsets", "dtype", "shape"} <= entry.keys():
+            raise ValueError(f"`{file}` must say where {name} lies, of which type and shape, got {entry!r}.")
         begin, end = (start + offset for offset in entry["data_offsets"])
         if entry["dtype"] not in TYPES or end > content.size:
             raise ValueError(

@@ -102,6 +102,9 @@ def test_what_is_refused(saved, tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LOHA"}')
     with pytest.raises(ValueError, match="`adapter_config.json` must be of LoRA without biases and patterns, got LOHA"):
         load_adapter(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": "two", "lora_alpha": 4}')
+    with pytest.raises(ValueError, match="`r` of `adapter_config.json` must be a number, got 'two'"):
+        load_adapter(tmp_path)
     adapter = lora(pattern="attention/query/kernel$", rank=2)
     write_adapter(tmp_path, decoder, adapter.description, adapter.init(jax.random.key(0), params), base=folder)
     wide = {"params": {"layers_0": {"attention": {"query": {"kernel": jnp.zeros((8, 24))}}}}}
