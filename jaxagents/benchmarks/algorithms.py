@@ -14,6 +14,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from jaxagents.benchmarks.training import ROOT, train_one_by_one, train_seeds
+from jaxagents.ops.checks import require_positive
 from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
@@ -94,6 +95,7 @@ def run_rows(
     Returns:
         The rows, those that were there among them.
     """
+    require_positive("algorithms.workers", settings["workers"])
     configs = {name: compose(config_folder, *choices, "seeds=1") for name, choices in rows.items()}
     paths = {name: Path(settings["folder"]) / f"{name}.json" for name in rows}
     asked = {name: row_hash(config, settings["seeds"]) for name, config in configs.items()}

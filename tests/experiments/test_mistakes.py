@@ -4,6 +4,7 @@ import json
 import os
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -244,6 +245,13 @@ def said(monkeypatch, capsys, tmp_path):
         ("train.py", ["run_dir="], "`run_dir` must have a value, got nothing; try run_dir=null for none"),
         ("train.py", ["world=cartpole", "world=pendulum"], "`world` must have one option, got cartpole and pendulum"),
         ("reproduce.py", ["paper=gigpo", "workers=abc"], "`workers` must be a positive number, got 'abc'."),
+        ("reproduce.py", ["paper=gigpo", "workers=-1"], "`workers` must be a positive number, got -1."),
+        ("reproduce.py", ["paper=gigpo", "workers=0"], "`workers` must be a positive number, got 0."),
+        (
+            "benchmark.py",
+            ["suite=algorithms", "algorithms.workers=0"],
+            "`algorithms.workers` must be a positive number, got 0.",
+        ),
         ("evaluate.py", ["path=nowhere", "num_episodes=nan"], "`num_episodes` must be a whole number, got nan."),
         ("play.py", ["path=nowhere", "max_steps=-1"], "`max_steps` must be a positive number, got -1."),
         ("report.py", ["results_folder=nowhere"], "nowhere"),
@@ -308,6 +316,14 @@ SHARDS = ("experiment=ppo_cartpole", "devices=fsdp", "optimizer.flatten=false", 
             "every parameter once, got ",
         ),
         (
+            [*CHECKPOINT[:-1], "learner=chat", "model.path=shape"],
+            "Error: `source` must be a folder with a tokenizer, got shape, which cannot be loaded: ",
+        ),
+        (
+            [*CHECKPOINT[:-1], "tokenizer=huggingface", "model.path=shape"],
+            "Error: `source` must be a folder with a tokenizer, got shape, which cannot be loaded: ",
+        ),
+        (
             ["world=cartpole", "devices=asynchronous", "devices.actors=8"],
             "must leave one of the devices of one process",
         ),
@@ -324,6 +340,9 @@ def test_checkpoints_meshes_and_actors_that_do_not_fit(said, tmp_path, monkeypat
     for name, changes in {"mamba": {"model_type": "mamba"}, "small": {}}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(LLAMA | changes))
+    shutil.copytree(tmp_path / "small", tmp_path / "shape")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "shape" / name).write_text('{"version": "1.0"}')
     assert line in said("train.py", [*arguments, "devices.compilation_cache=null"])
 
 
