@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jaxagents.environments.text import kuhn
-from jaxagents.language.host_rewards import make_rewarded_collector, pay, texts_of
+from jaxagents.language.collect import make_dialogue_collector, make_dialogue_evaluator
+from jaxagents.language.host_rewards import make_rewarded_collector, paid_alike, pay, texts_of
 from jaxagents.language.tokenizers import word_level
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.types import Episode, Layout
@@ -149,6 +150,22 @@ def test_a_compiled_run_is_paid_by_the_host(collected, wanderer):
     np.testing.assert_array_equal(episode.reward, expected)
     assert float(metrics["episode_return"].value) == expected.sum() / 4
     assert 0.0 <= float(metrics["world_return"].value) <= 1.0
+
+
+@pytest.mark.slow
+def test_evaluations_are_paid_by_the_function_of_the_collector(lake, wanderer):
+    """A point for every turn: the return of an episode is its length, and that of the world stands beside it."""
+    sizes = {"num_episodes": 4, "greedy": False}
+    collector = functools.partial(
+        make_rewarded_collector, reward=lambda completions, **columns: [1.0] * len(completions)
+    )
+    paid, plain = (
+        jax.jit(evaluator(lake, wanderer, **sizes))(jnp.zeros(4), jax.random.key(0))
+        for evaluator in (paid_alike(make_dialogue_evaluator, collector), make_dialogue_evaluator)
+    )
+    np.testing.assert_array_equal(paid["episode_return"], paid["episode_length"])
+    np.testing.assert_array_equal(paid["world_return"], plain["episode_return"])
+    assert paid_alike(make_dialogue_evaluator, make_dialogue_collector) is make_dialogue_evaluator
 
 
 @pytest.mark.exhaustive

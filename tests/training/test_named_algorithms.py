@@ -6,6 +6,9 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from jaxagents.losses.imitation import squared_distance
+from jaxagents.losses.offline import ActorView
+from jaxagents.ops.distributions import TanhNormal
 from jaxagents.training.composition import compose
 from tests import CONFIGS
 
@@ -55,6 +58,21 @@ def test_rlpd_has_ten_critics_and_twenty_updates_a_step():
     updates, steps = config.learner.updates_per_rollout, config.collector.num_envs * config.collector.num_steps
     assert config.value.num_critics == 10 and config.learner.num_target_critics == 2 and updates == 20 * steps
     assert config.learner.policy_period == 20
+
+
+@pytest.mark.parametrize(
+    ("choices", "alpha"),
+    [(("environment=pendulum", "algorithm=td3_bc"), 2.5), (("experiment=co_rft_tabletop",), 0.25)],
+    ids=["td3_bc", "co_rft"],
+)
+def test_values_are_weighed_against_the_mean_over_the_numbers_of_an_action(choices, alpha):
+    """Of three numbers, 0.25, 1 and 0.5 off: (0.0625 + 1 + 0.25) / 3 = 0.4375; the value is half of the mean one."""
+    distribution = TanhNormal(loc=jnp.arctanh(jnp.array([[0.5, -0.5, 0.0]])), scale=jnp.ones((1, 3)))
+    distance = squared_distance(distribution, jnp.arctanh(jnp.array([[0.25, 0.5, 0.5]])))
+    fields = {name: jnp.zeros(1) for name in ("log_prob", "own_log_prob", "q", "value")}
+    view = ActorView(**fields, distance=distance, own_q=jnp.array([[2.0], [9.0]]), q_magnitude=jnp.float32(4.0))
+    loss = instantiate(composed(*choices).learner.policy_loss, _partial_=True)
+    assert float(loss(view)[0]) == pytest.approx(-0.5 * alpha + 0.4375, rel=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["rnd", "noveld", "icm", "e3b", "e3b_noveld"])

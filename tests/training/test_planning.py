@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hydra.utils import instantiate
 
 from jaxagents.networks.decoder import Decoder
 from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.language_model import logits_at_once, make_language_model, token_statistics
+from jaxagents.training.composition import compose
 from jaxagents.training.planning import Accelerator, Work, activation_bytes, bytes_per_device, make_plan, plan_devices
+from tests import CONFIGS
 
 CHIP = Accelerator(flops=1e12, memory=1e9, bandwidth=1e10, link=1e9)
 ALONE = {"data": 1, "fsdp": 1, "tensor": 1}
@@ -114,3 +117,9 @@ def test_attention_in_blocks_keeps_scores_of_one_block(remat):
     scores = 3 * 4 * 4096 * 4  # Of a query: scores, weights and one gradient of 4 heads.
     assert at_once == all_of_them
     assert at_once - blocks == (4096 - 256) * scores if remat else 2 * 4096 * scores - 256 * scores
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen"])
+def test_models_for_long_contexts_take_blocks_of_attention(model):
+    config = compose(CONFIGS, "world=bandit", "algorithm=grpo", f"model={model}", "model.network.attention_block=8")
+    assert instantiate(config.model.network)(vocab_size=3).attention_block == 8
