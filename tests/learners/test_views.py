@@ -295,6 +295,26 @@ def test_groups_left_over_by_dynamic_sampling_count_nowhere(lake, speak, params_
     np.testing.assert_allclose(jnp.sum(weight[:4]), 1.0, rtol=1e-6)
 
 
+def test_losses_are_shown_which_episodes_are_demonstrations(played):
+    """A loss that leaves demonstrations out learns from the others: what two halves teach adds up to the whole."""
+
+    def of_own_tokens(view):
+        return jnp.where(view.demonstrated, 0.0, plain(view))
+
+    policy, params, episode = played
+    learner = learner_of(policy, loss=of_own_tokens)
+    update, state, shown = jax.jit(learner.update), learner.init(KEY, params), jnp.arange(len(episode.valid)) < 4
+
+    def change(control):
+        changed, _ = update(state, KEY, episode.replace(control=control))
+        return jax.tree.map(lambda old, new: np.asarray(old - new), params, changed.params)
+
+    whole, half, other = change(shown & False), change(shown), change(~shown)
+    assert_close(jax.tree.map(np.add, half, other), whole)
+    assert all(any(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(part)) for part in (half, other))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(change(shown | True)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.exhaustive), 8])
 def test_groups_are_replaced_over_all_devices(lake, speak, params_of, num_devices):
