@@ -51,6 +51,31 @@ def test_a_run_is_evaluated_as_it_evaluates_itself(language_run_dir):
     assert metrics["invalid_action_rate"]["mean"] < 0.5
 
 
+@pytest.mark.slow
+def test_settings_of_the_evaluator_are_those_of_the_command(call_main, language_run_dir):
+    options = ("num_episodes=4", "greedy=false", "+evaluation.evaluator.num_samples=4", OFF)
+    result = call_main("evaluate.py", f"path={language_run_dir}", *options, "+evaluation.evaluator.pass_at=[1,4]")
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads(result.stdout.splitlines()[-1])["metrics"]
+    # Of four samples: without them, a success is all or nothing, and nothing is said of several.
+    assert metrics["pass_at_1"]["mean"] == pytest.approx(metrics["success"]["mean"], abs=1e-6)
+    assert 1.0 >= metrics["pass_at_4"]["mean"] >= metrics["pass_at_1"]["mean"]
+    with pytest.raises(ValueError, match="`evaluation.evaluator.samples` must be a setting of this run's evaluator: "):
+        evaluate_run(language_run_dir, num_episodes=4, settings={"evaluator": {"samples": 4}})
+
+
+@pytest.mark.slow
+def test_a_rewarded_run_is_evaluated_by_its_reward(tmp_path, monkeypatch):
+    (tmp_path / "reward_of_turns.py").write_text("def score(completions, **columns): return [2.0] * len(completions)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    reward = "collector.reward={_target_: reward_of_turns.score, _partial_: true}"
+    choices = ("world=bandit", "algorithm=grpo", "stages=[]", "quick=true", "collector=rewarded", reward)
+    (stage,) = build(resolve(compose(CONFIGS, *choices))).stages
+    results = stage.evaluate(stage.runner.params(stage.runner.init(0)))
+    np.testing.assert_array_equal(results["episode_return"], 2.0 * results["episode_length"])
+    assert "world_return" in results
+
+
 @pytest.mark.exhaustive
 def test_the_kind_of_tasks_reaches_the_evaluator(run_dir, monkeypatch):
     loaded, asked = load_stage(run_dir), []

@@ -45,3 +45,14 @@ def test_the_animation_is_optional_and_quick_is_short(call_main, run_dir, result
     last = json.loads(call_main("play.py", f"path={run_dir}", *overrides).stdout.splitlines()[-1])
     assert last["gif"] is None
     assert (run_dir / "play.gif").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_a_run_in_a_simulator_is_played(call_main, tmp_path):
+    quick = ("quick=true", "devices.compilation_cache=null")
+    trained = call_main("train.py", "world=gymnasium", "algorithm=ppo", *quick, f"run_dir={tmp_path / 'run'}")
+    assert trained.returncode == 0, trained.stderr
+    played = call_main("play.py", f"path={tmp_path / 'run'}", *quick)
+    assert played.returncode == 0, played.stderr
+    last = json.loads(played.stdout.splitlines()[-1])
+    assert last["episode_return"] == last["episode_length"] and last["gif"]  # A point for every step.
