@@ -80,8 +80,7 @@ def read_template(
         The reader.
 
     Raises:
-        ValueError: a file or the template is missing or damaged, the template leaves out the assistant or does not end
-            what it says with a special token.
+        ValueError: a file is missing or damaged, or the template leaves out the assistant, or its special token.
     """
     folder = Path(source).expanduser()
     if not (folder / "tokenizer_config.json").is_file():

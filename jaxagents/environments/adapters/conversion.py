@@ -92,7 +92,7 @@ def shared_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
     return (-1.0, 1.0) if np.all(np.isfinite(low) & np.isfinite(high)) else (-np.inf, np.inf)
 
 
-def to_bounds(action: Array, *, low: np.ndarray, high: np.ndarray, shared: tuple[float, float]) -> Array:
+def to_bounds(action: Any, *, low: np.ndarray, high: np.ndarray, shared: tuple[float, float]) -> Any:
     """Makes actions of a suite of those of a policy.
 
     Args:
