@@ -1,5 +1,6 @@
 """A limit of effort that no task speaks of: how somebody is to behave, whatever is to be done."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,5 +64,7 @@ def with_effort(environment: Environment, *, limit: float = 0.4, scale: float = 
     return absorbing(replace(environment, reset=reset, step=step, render=_render_inner(environment)))
 
 
-def _render_inner(environment: Environment) -> Any:
-    return None if environment.render is None else lambda state: environment.render(state.inner)  # type: ignore[misc]
+def _render_inner(environment: Environment) -> Callable[[State], str] | None:
+    if environment.render is None:
+        return None
+    return lambda state: environment.render(state.inner)

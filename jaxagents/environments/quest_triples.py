@@ -78,7 +78,7 @@ def make_overlap(
 
     def overlap(observation: Array) -> Array:
         planes = dict(zip(channels, jnp.moveaxis(observation, -1, 0), strict=False))
-        return sum((TRIPLES[triple](planes).astype(jnp.float32) for triple in told), jnp.float32(0.0))
+        return jnp.sum(jnp.stack([TRIPLES[triple](planes) for triple in told]), dtype=jnp.float32)
 
     def potential(observation: Array) -> Array:
         if observation.ndim < 3 or observation.shape[-1] != depth:

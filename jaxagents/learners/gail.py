@@ -154,7 +154,8 @@ def with_discriminator(
             params, opt_state, _ = apply_updates(grads, params, opt_state, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
 
-        params, opt_state, metrics = state.discriminator, state.opt_state, {}
+        params, opt_state = state.discriminator, state.opt_state
+        metrics: Metrics = {}
         if not frozen:
             keys = jax.random.split(own_key, num_steps)
             (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), keys)
