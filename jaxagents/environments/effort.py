@@ -47,8 +47,9 @@ def with_effort(environment: Environment, *, limit: float = 0.4, scale: float = 
         raise ValueError(f"`environment` must have one agent of bounded actions, got {environment.action_space}.")
 
     def annotate(timestep: TimeStep, total: Array, reward: Array | float = 0.0) -> TimeStep:
-        metrics: dict[str, Any] = {**timestep.info.get("metrics", {}), "effort_reward": total}
-        return timestep.replace(reward=timestep.reward + scale * reward, info={**timestep.info, "metrics": metrics})
+        info: dict[str, Any] = {**timestep.info}
+        info["metrics"] = {**info.get("metrics", {}), "effort_reward": total}
+        return timestep.replace(reward=timestep.reward + scale * reward, info=info)
 
     def reset(key: Array, task: Task) -> tuple[EffortState, TimeStep]:
         inner, timestep = environment.reset(key, task)
