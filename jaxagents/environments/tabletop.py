@@ -48,6 +48,7 @@ def make_environment(
     friction: float = 0.0,
     progress_reward: float = 0.0,
     raster: int | None = None,
+    ends: bool = True,
     max_steps: int = 40,
 ) -> Environment:
     """Makes a table of unit size with pushers, discs and places where one disc shall go.
@@ -73,6 +74,7 @@ def make_environment(
         progress_reward: added per unit of distance that the disc comes nearer to its goal.
         raster: R gives pictures float32 `[R, R, 3]` of pushers, discs and goals instead, what is not asked for at half
             strength; None gives numbers.
+        ends: whether success ends the episode; otherwise every step with success pays 1.
         max_steps: steps before truncation.
 
     Returns:
@@ -129,8 +131,8 @@ def make_environment(
         timestep = TimeStep(
             observation=observe(state),
             reward=success.astype(jnp.float32) + progress_reward * (before - after),
-            terminated=success,
-            truncated=(state.num_steps >= max_steps) & ~success,
+            terminated=success & ends,
+            truncated=(state.num_steps >= max_steps) & ~(success & ends),
             info={"success": success},
         )
         return state, timestep

@@ -1,6 +1,7 @@
 """GAIL (Ho and Ermon, 2016) and AIRL (Fu et al., 2018): rewards of a discriminator of demonstrations."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -62,6 +63,8 @@ def with_discriminator(
     num_steps: int = 1,
     reward: Callable[[Array], Array] = gail_reward,
     absorbing_discount: float | None = None,
+    pay: Callable[[Discriminator, Params, Transition], Array] | None = None,
+    frozen: bool = False,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner whose rewards say how much its rollouts look like demonstrations.
@@ -83,6 +86,8 @@ def with_discriminator(
         num_steps: of the discriminator per update.
         reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`; AIRL pays the logit itself, `airl_reward`.
         absorbing_discount: per step in the absorbing state, that of the learner inside; None: nothing follows an end.
+        pay: `(discriminator, params, transition [T, B]) -> [T, B]`, in place of `reward`, see `learners.mt_csirl`.
+        frozen: whether the discriminator is that of the stage before and stays so, while everything inside begins anew.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -104,15 +109,9 @@ def with_discriminator(
     if absorbing_discount is not None and not 0.0 <= absorbing_discount < 1.0:
         raise ValueError(f"`absorbing_discount` must be in [0, 1), got {absorbing_discount}; try 0.99, or null.")
     after = 0.0 if absorbing_discount is None else absorbing_discount / (1.0 - absorbing_discount)
+    paid = partial(_reward, reward=reward, after=after) if pay is None else pay
     if discriminator.asks_policy and jax.tree.leaves(policy.initial_carry((1,))):
         raise ValueError("`policy` must be feed-forward for demonstrations of single steps; leave out its `memory`.")
-
-    def likelihood(params: Params, transition: Transition) -> Array | None:
-        """Returns log-probabilities of what was demonstrated."""
-        if not discriminator.asks_policy:
-            return None
-        carry = policy.initial_carry(transition.terminated.shape[1:])
-        return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
 
     def mean_with_absorbing(of_steps: Array, of_absorbing: Array, absorbed: Array) -> Array:
         """Returns the mean over steps and those in the absorbing state that follow them."""
@@ -121,7 +120,8 @@ def with_discriminator(
         return jnp.mean(of_steps + absorbed * of_absorbing) / count
 
     def objective(params: Params, acting: Params, played: Transition, expert: Transition) -> tuple[Array, Metrics]:
-        pairs = (expert, likelihood(acting, expert)), (played, played.behavior_log_prob)
+        likelihood = _log_prob(policy, acting, expert) if discriminator.asks_policy else None
+        pairs = (expert, likelihood), (played, played.behavior_log_prob)
         logits = [discriminator.apply(params, *pair) for pair in pairs]
         of_steps = discriminator_loss(*logits)
         of_absorbing = discriminator_loss(*[discriminator.absorbing(params)] * 2)
@@ -133,6 +133,8 @@ def with_discriminator(
     def init(key: Array, start: AdversarialState | Params | None = None) -> AdversarialState:
         inner_key, own_key, data_key = jax.random.split(key, 3)
         params = discriminator.init(own_key)
+        if frozen and isinstance(start, AdversarialState):
+            params, start = start.discriminator, None
         inner = learner.init(inner_key, start_of_inner(start, AdversarialState))
         return AdversarialState(
             inner=inner,
@@ -152,13 +154,13 @@ def with_discriminator(
             params, opt_state, _ = apply_updates(grads, params, opt_state, optimizer, axis_name=axis_name)
             return (params, opt_state), metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
 
-        start = state.discriminator, state.opt_state
-        (params, opt_state), metrics = jax.lax.scan(step, start, jax.random.split(own_key, num_steps))
-        transition = batch.transition
-        logit = discriminator.apply(params, transition, transition.behavior_log_prob)
-        rewards = reward(logit) + after * transition.terminated * reward(discriminator.absorbing(params))
-        rewards = jax.lax.stop_gradient(rewards)
-        judged = batch.replace(transition=transition.replace(reward=rewards))
+        params, opt_state = state.discriminator, state.opt_state
+        metrics: Metrics = {}
+        if not frozen:
+            keys = jax.random.split(own_key, num_steps)
+            (params, opt_state), metrics = jax.lax.scan(step, (params, opt_state), keys)
+        rewards = jax.lax.stop_gradient(paid(discriminator, params, batch.transition))
+        judged = batch.replace(transition=batch.transition.replace(reward=rewards))
         inner, inner_metrics = learner.update(state.inner, inner_key, judged)
         own = jax.tree.map(jnp.mean, metrics)
         return state.replace(inner=inner, discriminator=params, opt_state=opt_state), {**inner_metrics, **own}
@@ -203,3 +205,22 @@ def make_agent(
         return with_discriminator(learner, *arguments, num_steps=num_steps, axis_name=axis_name, **options)
 
     return wrapper_agent(agent, change)
+
+
+def _log_prob(policy: Policy, params: Params, transition: Transition) -> Array:
+    """Returns log-probabilities of what was done, of a policy without memory."""
+    carry = policy.initial_carry(transition.terminated.shape[1:])
+    return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
+
+
+def _reward(
+    discriminator: Discriminator,
+    params: Params,
+    transition: Transition,
+    *,
+    reward: Callable[[Array], Array],
+    after: float,
+) -> Array:
+    """Computes the rewards of steps, and of the absorbing state that follows an end."""
+    logit = discriminator.apply(params, transition, transition.behavior_log_prob)
+    return reward(logit) + after * transition.terminated * reward(discriminator.absorbing(params))

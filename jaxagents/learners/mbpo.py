@@ -46,6 +46,7 @@ def with_model(
     horizon: int = 1,
     real_share: float = 0.05,
     learning_rate: float = 1e-3,
+    weigh: Callable[[Prediction], Array] | None = None,
     axis_name: str | None = None,
 ) -> Learner:
     """Makes a learner of samples that learns a model of them, and also learns from what the model imagines.
@@ -65,6 +66,8 @@ def with_model(
         real_share: of all weight, that of the steps of the sample, in [0, 1]; steps behind an imagined end have none.
             Paper: 0.05.
         learning_rate: of Adam, of the model.
+        weigh: `(predictions of the members, leaves [E, horizon, B, ...]) -> [horizon, B]`, factors of the weights of
+            imagined steps, such as `meee.disagreement_weight`; None: all count alike.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -102,6 +105,8 @@ def with_model(
             dynamics, policy, model, state.inner.params, imagine_key, batch, horizon=horizon, axis_name=axis_name
         )
         imagined_weight = (1.0 - real_share) * (1.0 + 1.0 / horizon) * agent_weights(alive, axis_name=axis_name)
+        if weigh is not None:
+            imagined_weight *= weigh(dynamics.apply(model, imagined.observation, imagined.action))
         weights = real_share * (1 + horizon) * batch.weight[None], imagined_weight
         kinds = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), batch.transition, imagined)
         # Row by row, so that the place of a step among all does not depend on the devices.

@@ -197,6 +197,7 @@ def make_agent(
     q_optimizer: Callable[..., optax.GradientTransformation],
     temperature_optimizer: Callable[..., optax.GradientTransformation],
     model: Callable[..., Learner] | None = None,
+    explore: Callable[..., Policy] | None = None,
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
@@ -211,6 +212,8 @@ def make_agent(
         temperature_optimizer: as `policy_optimizer`.
         model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
             samples, see `learners.mbpo`; None: what was played is all.
+        explore: `(policy, twin_q, observation_space, action_space) -> Policy` that acts in place of the policy,
+            with the parameters that `model` gives its states, see `learners.meee`; None: the policy acts.
         axis_name: see `make_sac`.
         **options: of `make_sac` and of `replay_agent`.
     """
@@ -225,7 +228,8 @@ def make_agent(
     def optimizer(num_steps: int) -> list[optax.GradientTransformation]:
         return [make(num_steps) for make in (policy_optimizer, q_optimizer, temperature_optimizer)]
 
-    return replay_agent(make_learner, actor, environment, optimizer=optimizer, axis_name=axis_name, **options)
+    acting = actor if explore is None else explore(actor, twin_q, *spaces)
+    return replay_agent(make_learner, acting, environment, optimizer=optimizer, axis_name=axis_name, **options)
 
 
 def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState | Params | None = None) -> SACState:

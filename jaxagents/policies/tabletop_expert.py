@@ -40,6 +40,7 @@ def make_tabletop_expert(
     either_side: bool = True,
     sway: float = 0.0,
     max_displacement: float = 0.08,
+    speed: float = 1.0,
 ) -> Behavior:
     """Makes the player that brings the asked disc to the asked goal with the first pusher; the others stay.
 
@@ -54,18 +55,21 @@ def make_tabletop_expert(
         either_side: whether the way round is drawn, too; False, and where no noise is drawn, the shorter way.
         sway: standard deviation of what is added to its actions, which stays alike from step to step.
         max_displacement: of the world, times its gain.
+        speed: largest action along an axis, in (0, 1].
 
     Returns:
         The behaviour, of numbers and not of pictures.
 
     Raises:
-        ValueError: `pauses` are not in order, or `sway` is negative.
+        ValueError: `pauses` are not in order, `sway` is negative, or `speed` is out of its range.
     """
     least, most = pauses
     if not 0 <= least <= most:
         raise ValueError(f"`pauses` must be least and most, 0 <= least <= most, got {least} and {most}; try 2 and 6.")
     if sway < 0.0:
         raise ValueError(f"`sway` must not be negative, got {sway}; try 0.1.")
+    if not 0.0 < speed <= 1.0:
+        raise ValueError(f"`speed` must be in (0, 1], got {speed}; try 0.4.")
 
     def draw_noise(key: Array, num_steps: int) -> tuple[Array, Array, Array]:
         keys = jax.random.split(key, 3)
@@ -88,7 +92,7 @@ def make_tabletop_expert(
         waits = pushes & (habits.pause > 0)
         swayed = _DECAY * habits.sway + sway * (1.0 - _DECAY**2) ** 0.5 * jitter
         move = (target - pusher) / max_displacement
-        move = move / jnp.maximum(jnp.max(jnp.abs(move), axis=-1, keepdims=True), 1.0)
+        move = move / jnp.maximum(jnp.max(jnp.abs(move), axis=-1, keepdims=True) / speed, 1.0)
         move = jnp.where(waits[..., None], 0.0, move + swayed)
         return habits.replace(pause=habits.pause - waits, sway=swayed), move
 

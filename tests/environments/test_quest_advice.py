@@ -8,6 +8,7 @@ import pytest
 from jaxagents.environments import quest
 from jaxagents.environments.quest_advice import make_advice, make_potential, make_steps_left
 from jaxagents.environments.quest_expert import distance, find_ways
+from jaxagents.environments.quest_triples import make_overlap
 
 # Of a quest with key and door: `@` the agent, `G` the treasure, `K` key, `D` door, `#` walls.
 CHANNELS = "@#GDK"
@@ -91,3 +92,25 @@ def test_bad_settings_are_refused():
         make_advice(("door",))
     with pytest.raises(ValueError, match=r"`observation` must be \[..., S, S, 6\].*got \(4, 4, 5\)"):
         make_steps_left()(observation_of(LOCKED)[..., :5])
+
+
+def test_the_overlap_with_what_was_told_by_hand():
+    """At first nothing of it is true; then the key, the door and the room are, and the door no longer."""
+    rows = {
+        "begin": (LOCKED, False),
+        "key": (OPENED, True),
+        "door": ([".#..", ".#..", ".@.G", ".#.."], True),
+        "room": ([".#..", ".#.@", ".D.G", ".#.."], True),
+    }
+    seen = {name: observation_of(drawn, has_key=key) for name, (drawn, key) in rows.items()}
+    seen["door"] = seen["door"].at[2, 1, CHANNELS.index("D")].set(1.0)
+    potential = jax.jit(make_overlap(scale=0.5))
+    np.testing.assert_allclose(potential(jnp.stack([*seen.values()]).reshape(2, 2, 4, 4, 6)), [[0.0, 0.5], [1.0, 1.0]])
+    elsewhere = make_overlap(told=["you at top", "you at left", "you at right"], scale=1.0)
+    np.testing.assert_allclose(elsewhere(jnp.stack([*seen.values()])), [2.0, 2.0, 0.0, 1.0])
+    with pytest.raises(ValueError, match="`told` must be some of you have key, .*, got 'you have gold'"):
+        make_overlap(told=["you have gold"])
+    with pytest.raises(ValueError, match="`kinds` must have a door"):
+        make_overlap(("goal",))
+    with pytest.raises(ValueError, match="`observation` must be"):
+        potential(jnp.zeros((4, 4, 5)))

@@ -1,5 +1,7 @@
 """Rewards of a discriminator: by hand, as the learner inside gets them, and what they say of who played."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 import pytest
 
 from jaxagents.learners.gail import with_discriminator
+from jaxagents.learners.mt_csirl import make_common_reward, task_and_common
 from jaxagents.losses.imitation import airl_reward, discriminator_loss, gail_reward
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
@@ -137,3 +140,35 @@ def test_airl_asks_the_policy_how_likely_demonstrations_are():
     remembering = EVEN._replace(initial_carry=lambda shape: jnp.zeros(shape))
     with pytest.raises(ValueError, match="`policy` must be feed-forward for demonstrations of single steps"):
         with_discriminator(LISTENER, judge, optax.sgd(0.0), DATA, remembering)
+
+
+def test_a_common_reward_is_paid_beside_that_of_the_task_and_kept_for_the_next_stage():
+    """The slope rises to 0.15 as above; the world pays -9."""
+    make = partial(with_discriminator, LISTENER, SLOPE, optax.sgd(0.1), DATA, EVEN)
+    pay = partial(task_and_common, scale=2.0)
+    learner, kept = make(pay=pay), make(pay=pay, frozen=True)
+    state, _ = learner.update(learner.init(KEY), KEY, ROLLOUT)
+    np.testing.assert_allclose(state.params, -9.0 + 2.0 * 0.15 * ROLLOUT.transition.observation[..., 0], rtol=1e-5)
+    begun = kept.init(jax.random.key(1), state)
+    np.testing.assert_array_equal(begun.discriminator, state.discriminator)
+    fresh = jax.tree.leaves(LISTENER.init(jax.random.split(jax.random.key(1), 3)[0]))
+    assert all(map(np.array_equal, jax.tree.leaves(begun.inner), fresh))
+    twice = ROLLOUT.replace(transition=transition(2.0 * ROLLOUT.transition.observation[..., 0]))
+    after, metrics = jax.jit(kept.update)(begun, KEY, twice)
+    np.testing.assert_array_equal(after.discriminator, state.discriminator)
+    np.testing.assert_allclose(after.params, -9.0 + 2.0 * 0.3 * ROLLOUT.transition.observation[..., 0], rtol=1e-5)
+    assert "discriminator_loss" not in metrics
+
+
+def test_a_common_reward_sees_nothing_of_the_task():
+    judge = make_common_reward(Box((3,)), Box((1,), -1.0, 1.0), encoder=MLP((8,)), observed=[0, 2])
+    params = judge.init(KEY)
+    steps = transition(jnp.zeros(3)).replace(
+        observation=jnp.array([[1.0, 5.0, 2.0], [1.0, -5.0, 2.0], [1.5, 5.0, 2.0]]), action=jnp.full((3, 1), 0.5)
+    )
+    reward = judge.apply(params, steps, None)
+    assert reward[0] == reward[1] and reward[0] != reward[2] and judge.asks_policy
+    log_prob = jnp.array([0.5, -1.0, 2.0])
+    np.testing.assert_allclose(judge.apply(params, steps, log_prob), reward - log_prob, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"`observed` must be indices from 0 to 2 of a vector, got \[3\]"):
+        make_common_reward(Box((3,)), Box((1,), -1.0, 1.0), encoder=MLP((8,)), observed=[3])

@@ -12,6 +12,8 @@ from scipy.stats import norm
 
 from jaxagents.data.buffers import make_uniform_buffer
 from jaxagents.learners.mbpo import imagine, make_agent, make_model_learner, model_loss, with_model
+from jaxagents.learners.meee import disagreement, disagreement_weight, make_optimistic_policy, most_optimistic
+from jaxagents.learners.meee import make_agent as make_meee_agent
 from jaxagents.learners.sac import make_agent as make_sac_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
 from jaxagents.networks.torsos import MLP
@@ -21,7 +23,7 @@ from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.search.model_predictive import make_model_predictive_policy
 from jaxagents.search.planning import cross_entropy
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Learner, Params, Sample
+from jaxagents.types import Box, Learner, Params, PolicyInput, Sample
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 from jaxagents.values.q_function import make_twin_q
 from tests.fakes import make_follow, make_sample
@@ -240,3 +242,55 @@ def test_planners_without_a_model_of_the_world_are_refused():
         planner(follow, value=partial(make_twin_q, encoder=MLP((4,))))
     with pytest.raises(ValueError, match="`updates_per_rollout` must be at least 1, got 0"):
         planner(follow, updates_per_rollout=0)
+
+
+# Members say (0, 3) and (2, 3) of the first action, (1, 1) and (1, 1) of the second: standard deviations 1, 0 and 0, 0.
+APART = Prediction(jnp.array([[[0.0, 3.0], [1.0, 1.0]], [[2.0, 3.0], [1.0, 1.0]]]), jnp.zeros((2, 2, 2)), None)
+
+
+def test_disagreement_weighs_down_what_is_imagined_and_makes_actions_worth_trying():
+    np.testing.assert_allclose(disagreement(APART), [0.5, 0.0])
+    np.testing.assert_allclose(disagreement_weight(APART, temperature=4.0), [2.0 / (1.0 + np.exp(2.0)), 1.0], rtol=1e-6)
+    np.testing.assert_allclose(disagreement_weight(APART, temperature=0.0), [1.0, 1.0])
+    value = jnp.array([[0.0, 0.4], [9.0, 0.3]])  # The smaller ones: 0 and 0.3.
+    for scale, best in ((0.0, 1), (0.5, 1), (0.7, 0)):
+        assert int(most_optimistic(value, APART, scale=scale)) == best
+    batch = sample(8)
+    options = {"encoder": MLP((4,)), "num_members": 2, "horizon": 2}
+    plain, weighed = (
+        with_model(LISTENER, POLICY, SEEN, MOVES, weigh=weigh, **options)
+        for weigh in (None, lambda predicted: jnp.full(predicted.end_logit.shape[1:], 0.25))
+    )
+    state = plain.init(KEY)
+    ratio = [learner.update(state, KEY, batch)[1]["heard"].weight.reshape(8, 3) for learner in (weighed, plain)]
+    np.testing.assert_allclose(ratio[0], ratio[1] * jnp.array([[1.0, 0.25, 0.25]]), rtol=1e-5)
+
+
+def test_the_best_candidate_is_done_where_the_policy_explores_and_the_policy_elsewhere():
+    twin_q = make_twin_q(SEEN, MOVES, encoder=MLP((4,)))
+    policy = make_optimistic_policy(POLICY, twin_q, SEEN, MOVES, encoder=MLP((4,)), share=0.5, num_candidates=3)
+    dynamics, params = make_dynamics(SEEN, MOVES, encoder=MLP((4,))), policy.init(KEY)
+    drawn = policy.draw_noise(KEY, 6)
+    assert set(np.unique(drawn["explores"])) == {False, True}
+    observation = sample(6).transition.observation.swapaxes(0, 1)
+    inputs = PolicyInput(observation=observation, first=jnp.ones((6, 1), bool))
+    plain = POLICY.apply(params["policy"], (), inputs)[1]
+    noise = jax.tree.map(lambda leaf: leaf[:, None], drawn)
+    acted = policy.apply(params, (), inputs.replace(noise=noise))[1]
+    greedy = policy.apply(params, (), inputs)[1]
+    np.testing.assert_array_equal(greedy.loc, plain.loc)
+    for t in range(6):
+        normal = np.asarray(drawn["normal"][t])
+        own = np.asarray(plain.loc[t, 0]) + np.asarray(plain.scale[t, 0]) * normal[0]
+        moved = np.clip(np.tanh(own) + 0.7 * normal[1:], -0.999, 0.999)
+        candidates = np.concatenate([own[None], np.arctanh(moved)])
+        score = [
+            jnp.min(twin_q.apply(params["critic"], observation[t, 0], one))
+            + disagreement(dynamics.apply(params["model"], observation[t, 0], one))
+            for one in candidates
+        ]
+        expected = candidates[int(np.argmax(score))] if drawn["explores"][t] else plain.loc[t, 0]
+        np.testing.assert_allclose(acted.loc[t, 0], expected, rtol=1e-4)
+        assert (acted.scale[t, 0] < 1e-3) == drawn["explores"][t]
+    with pytest.raises(ValueError, match="`temperature` must not be negative, got -1"):
+        make_meee_agent(None, model=with_model, temperature=-1.0)

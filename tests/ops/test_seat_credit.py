@@ -8,6 +8,7 @@ from jaxagents.language.collect import dialogue_metrics, own_return
 from jaxagents.ops import credit, gigpo, group_filters, rloo_turn
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics
+from jaxagents.ops.seat_discounts import reinforce_by_seat
 from jaxagents.types import EpisodeView
 
 # Seats 0 1 0 take turns in one group of two games, in another one of two that end alike.
@@ -84,3 +85,18 @@ def test_seats_that_a_partner_took_are_compared_with_nobody(games):
     metrics = dialogue_metrics(against)
     np.testing.assert_allclose(metrics["episode_return"].value, 0.75)
     np.testing.assert_allclose(metrics["return_player_1"].value, -0.75)
+
+
+def test_seats_look_differently_far_ahead(games):
+    """Seat 0 has two turns, of which the first is worth half of the second; means of the seats are 0.5625 and -0.75."""
+    view = EpisodeView(episode=games)
+    estimate = reinforce_by_seat(view, discounts=(0.5, 0.25), normalize=False)
+    returns = np.array([[1.0, -2.0, 2.0], [-0.5, 1.0, -1.0], [0.5, -1.0, 1.0], [0.5, -1.0, 1.0]])
+    np.testing.assert_allclose(by_turn(estimate, games), returns - [[0.5625, -0.75, 0.5625]], rtol=1e-6)
+    # A game that was dropped counts in no mean, and has no advantage.
+    dropped = games.replace(keep=jnp.asarray([False, True, True, True]))
+    estimate = reinforce_by_seat(EpisodeView(episode=dropped), discounts=(0.5, 0.25), normalize=False)
+    expected = returns - [[0.25, -1.0 / 3.0, 0.25]]
+    np.testing.assert_allclose(by_turn(estimate, dropped), expected * [[0], [1], [1], [1]], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="one for each of the 2 seats, got 1"):
+        reinforce_by_seat(view, discounts=[0.5])

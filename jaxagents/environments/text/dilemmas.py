@@ -142,6 +142,16 @@ def make_commons(num_seats: int = 2, *, num_rounds: int = 4, in_turn: bool = Fal
     return _make(dilemma, num_seats, num_rounds, in_turn, **options)
 
 
+def sustainable_share(world: World, state: DilemmaState) -> Text:
+    """Writes what every seat can take of a commons that is there again in the next round; a note of `with_notes`.
+
+    References:
+        Piatti et al. (2024), Cooperate or Collapse: Emergence of Sustainable Cooperation in a Society of LLM Agents
+        (universalisation).
+    """
+    return text(number(state.stock // 2 // world.num_seats, 1), "it will be empty")
+
+
 def _make(dilemma: Dilemma, num_seats: int, num_rounds: int, in_turn: bool, **options: Any) -> Environment:
     if not 2 <= num_seats <= 5 or not 1 <= num_rounds <= 9:
         raise ValueError(f"`num_seats` must be 2 to 5 and `num_rounds` 1 to 9, got {num_seats} and {num_rounds}.")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import bargaining, dilemmas, hanabi, meeting
+from jaxagents.environments.text import bargaining, dilemmas, hanabi, meeting, notes
 from jaxagents.environments.text.words import sentence
 
 KEY = jax.random.key(0)
@@ -217,3 +217,15 @@ def test_nothing_is_discarded_at_full_hints_and_a_whole_colour_brings_one_back(h
 def test_wrong_options_are_refused(make):
     with pytest.raises(ValueError, match="`(num_seats|max_offers)` must be"):
         make()
+
+
+def test_a_hint_says_what_a_commons_bears(hand):
+    """Of 9, four are there again in the next round: two for each. Who takes five leaves eight, which bear the same."""
+    write = functools.partial(notes.with_notes, write=dilemmas.sustainable_share, cue="if all take more than")
+    environment = dilemmas.make_commons(2, num_rounds=2, wrappers={"hint": write})
+    task = {"stock": jnp.int32(9), "most": jnp.int32(4), **LEVEL}
+    texts, _, _ = hand.play(environment, task, ["take 4", "take 1", "take 0"])
+    assert texts[0].startswith("if all take more than 2 it will be empty . player 0 stock")
+    assert texts[2].startswith("if all take more than 2 it will be empty . player 0 stock")
+    texts, _, _ = hand.play(environment, task, ["take 4", "take 4", "take 0"])
+    assert texts[2].startswith("if all take more than 0 it will be empty . player 0 stock")

@@ -1,0 +1,68 @@
+"""MT-CSIRL (Glazer et al., 2024): one reward behind the demonstrations of several tasks, beside those of the tasks."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxagents.types import Array, Box, Discrete, Params, Transition
+from jaxagents.values.discriminator import Discriminator, make_discriminator
+
+
+def make_common_reward(
+    observation_space: Box,
+    action_space: Discrete | Box,
+    *,
+    encoder: nn.Module,
+    observed: Sequence[int] | None = None,
+) -> Discriminator:
+    """Makes the discriminator `f(s, a) - log pi(a | s)`, whose f is told nothing of the task.
+
+    What marks a task is of no use to f then, which has to explain the demonstrations of all.
+
+    Args:
+        observation_space: a vector.
+        action_space: discrete, or a bounded vector.
+        encoder: of f, see `make_discriminator`.
+        observed: indices of the observation that say nothing of the task; None: all of it.
+
+    Returns:
+        The function, of f alone where it is told no log-probability.
+
+    Raises:
+        ValueError: see `make_discriminator`; or an index that is not there.
+
+    References:
+        Glazer, Navon, Shamsian and Fetaya (2024), Multi Task Inverse Reinforcement Learning for Common Sense Reward;
+        Fu, Luo and Levine (2018), equation 1 of the form of the discriminator.
+    """
+    size = observation_space.shape[0] if isinstance(observation_space, Box) and observation_space.shape else 0
+    seen = range(size) if observed is None else observed
+    if not seen or not all(0 <= index < size for index in seen):
+        raise ValueError(f"`observed` must be indices from 0 to {size - 1} of a vector, got {observed}.")
+    indices = jnp.asarray(list(seen))
+    inner = make_discriminator(Box((len(seen),)), action_space, encoder=encoder)
+
+    def apply(params: Params, transition: Transition, log_prob: Array | None) -> Array:
+        reward = inner.apply(params, transition.replace(observation=transition.observation[..., indices]), None)
+        return reward if log_prob is None else reward - log_prob
+
+    return Discriminator(init=inner.init, apply=apply, absorbing=inner.absorbing, asks_policy=True)
+
+
+def task_and_common(discriminator: Discriminator, params: Params, transition: Transition, *, scale: float) -> Array:
+    """Computes `r_task + scale f(s, a)`, of all steps.
+
+    Args:
+        discriminator: of `make_common_reward`.
+        params: of it.
+        transition: leaves `[T, B, ...]`, with the rewards of the world.
+        scale: c.
+
+    Returns:
+        `[T, B]`.
+
+    References:
+        Glazer, Navon, Shamsian and Fetaya (2024).
+    """
+    return transition.reward + scale * discriminator.apply(params, transition, None)
