@@ -12,6 +12,7 @@ from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
+from jaxagents.learners.stores import draw_rows, empty_store
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.imitation import successful
@@ -127,9 +128,9 @@ def make_iterated(
         return IteratedState(
             inner=inner,
             base=jax.tree.map(jnp.copy, params_of(inner)) if restart else None,
-            demonstrations=_empty(example.demonstration, num_demonstrations) if num_demonstrations else None,
+            demonstrations=empty_store(example.demonstration, num_demonstrations) if num_demonstrations else None,
             num_stored=jnp.int32(0),
-            store=_empty(_own(example), capacity),
+            store=empty_store(_own(example), capacity),
             filled=jnp.zeros(capacity, bool),
             num_updates=jnp.int32(0),
             settings=settings.init(num_updates),
@@ -159,7 +160,7 @@ def make_iterated(
 
         def step(inner: State, key: Array) -> tuple[State, Metrics]:
             draw_key, update_key = jax.random.split(key)
-            chosen = _draw(draw_key, filled, batch_size)
+            chosen = draw_rows(draw_key, filled, batch_size)
             batch = share_of_device(jax.tree.map(lambda leaf: leaf[chosen], rows), axis_name)
             return imitation.update(inner, update_key, batch)
 
@@ -255,10 +256,6 @@ def _own(batch: Episode | Demonstrated) -> Episode:
     return batch.own if isinstance(batch, Demonstrated) else batch
 
 
-def _empty(example: Episode, num_rows: int) -> Episode:
-    return jax.tree.map(lambda leaf: jnp.zeros((num_rows, *leaf.shape[1:]), leaf.dtype), example)
-
-
 def _show(state: IteratedState, demonstrations: Episode) -> IteratedState:
     """Fills the free rows of an expert's episodes."""
     size, num_fresh = state.demonstrations.success.shape[0], demonstrations.success.shape[0]
@@ -271,12 +268,6 @@ def _joined(demonstrations: Episode, own: Episode) -> Episode:
     """Puts an expert's episodes and own ones into one; the value that follows a cut counts for neither."""
     both = [episode.replace(bootstrap_value=None) for episode in (demonstrations, own)]
     return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *both)
-
-
-def _draw(key: Array, filled: Array, batch_size: int) -> Array:
-    """Draws filled rows without repetition, in rotation where they are too few; int32 `[batch_size]`."""
-    order = jnp.argsort(jnp.where(filled, jax.random.uniform(key, filled.shape), jnp.inf))
-    return order[jnp.arange(batch_size) % jnp.maximum(jnp.sum(filled), 1)]
 
 
 def _mean_of_steps(metric: Any) -> Mean:

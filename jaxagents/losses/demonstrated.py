@@ -64,6 +64,36 @@ def chord(
     return _by_source(view, clip_epsilon, -_advantage(view) * weight * log_prob)
 
 
+def adversarial_imitation(
+    view: TokenView, *, clip_epsilon: Array | float = 0.2, coefficient: Array | float = 0.2
+) -> Array:
+    """Computes `-coefficient log sigmoid(-(log p - log p_reference))` of demonstrated tokens, which are to be avoided.
+
+    The gradient by `log p` is `coefficient sigmoid(log p - log p_reference)`: it fades once a token is less likely than
+    under the reference, so that unlike with plain unlikelihood nothing runs away.
+
+    Args:
+        view: of the tokens; reads `reference_log_prob`.
+        clip_epsilon: half width of the trust interval of own tokens.
+        coefficient: gamma.
+
+    Returns:
+        `[n, t, S]`.
+
+    Raises:
+        ValueError: there is no reference.
+
+    References:
+        Sun et al. (2025), "SEAgent: Self-Evolving Computer Use Agent with Autonomous Learning from Experience" (0.2).
+    """
+    if view.demonstrated is None:
+        return ppo_clip(view, clip_epsilon=clip_epsilon)
+    if view.reference_log_prob is None:
+        raise ValueError("`learner.reference` must be true for what is pushed below a reference, got false.")
+    excess = jnp.where(view.mask, view.log_prob - jax.lax.stop_gradient(view.reference_log_prob), 0.0)
+    return _by_source(view, clip_epsilon, jnp.where(view.mask, coefficient * jax.nn.softplus(excess), 0.0))
+
+
 def _by_source(view: TokenView, clip_epsilon: Array | float, of_demonstrations: Array) -> Array:
     own = ppo_clip(view, clip_epsilon=clip_epsilon)
     return own if view.demonstrated is None else jnp.where(view.demonstrated, of_demonstrations, own)

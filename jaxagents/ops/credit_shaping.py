@@ -6,6 +6,7 @@ sampled, or a dropped row) is set to zero after them.
 
 import jax.numpy as jnp
 
+from jaxagents.ops.episodes import acting_turns, kept_rows
 from jaxagents.types import Array, EpisodeView
 
 
@@ -71,3 +72,41 @@ def without_truncated(view: EpisodeView, advantage: Array, *, axis_name: str | N
         without it, policies learn to write no summaries.
     """
     return jnp.where(jnp.any(view.episode.truncated, axis=1)[:, None, None], 0.0, advantage)
+
+
+def uncertain_turns(
+    view: EpisodeView, advantage: Array, *, axis_name: str | None = None, share: Array | float = 0.8
+) -> Array:
+    """Keeps the advantages of the turns of the largest entropy in every group, and sets those of the others to zero.
+
+    `H_t = mean of the entropies of the tokens of turn t`. Of the n turns of the kept rows of a group,
+    `ceil(share * n)` are kept; of equal entropies those that come first.
+
+    Args:
+        view: of B episodes; reads `policy.entropy`.
+        advantage: `[B, T, S]`.
+        axis_name: not used; groups lie on one device.
+        share: of the turns, in (0, 1].
+
+    Returns:
+        The advantages.
+
+    References:
+        Li et al. (2025), "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation"
+        (DART-GUI), high-entropy steps (0.8).
+    """
+    episode = view.episode
+    sampled = episode.action_mask
+    total = jnp.sum(jnp.where(sampled, view.policy.entropy, 0.0), axis=2)
+    entropy = total / jnp.maximum(jnp.sum(sampled, axis=2), 1)
+    counted = (acting_turns(episode) & kept_rows(episode)[:, None]).reshape(-1)
+    group = jnp.repeat(episode.group, entropy.shape[1])
+    # Turns of a group one after the other, those that count first, by falling entropy.
+    order = jnp.lexsort((-entropy.reshape(-1), ~counted, group))
+    ordered = group[order]
+    first, beyond = (jnp.searchsorted(ordered, ordered, side=side) for side in ("left", "right"))
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counted[order], dtype=jnp.int32)])
+    count = (before[beyond] - before[first]).astype(jnp.float32)
+    among = jnp.arange(order.shape[0]) - first < jnp.ceil(share * count - 1e-4)
+    kept = jnp.zeros_like(counted).at[order].set(among).reshape(entropy.shape)
+    return jnp.where(kept[:, :, None], advantage, 0.0)

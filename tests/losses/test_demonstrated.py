@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.losses.demonstrated import chord, luffy
+from jaxagents.losses.demonstrated import adversarial_imitation, chord, luffy
 from jaxagents.losses.token_policy_gradient import plain, ppo_clip
 from jaxagents.types import TokenView
 
@@ -94,3 +94,18 @@ def test_an_own_token_of_probability_one_is_an_own_token(loss):
     """Of ratio 0.5: -2 * 0.5 by the clipped surrogate, not -2 * 0.5 / 0.6 as of demonstrations in LUFFY."""
     view = view_of(jnp.log(jnp.full((1, 1, 5), 0.5))).replace(behavior_log_prob=jnp.zeros((1, 1, 5)))
     np.testing.assert_allclose(loss(view)[0, 0, 0], -1.0, rtol=1e-6)
+
+
+def test_what_is_to_blame_is_pushed_below_the_reference_and_no_further():
+    reference = jnp.log(jnp.array([[[0.9, 0.9, 0.1, 0.2, 0.9]]]))
+
+    def loss(log_prob):
+        return adversarial_imitation(view_of(log_prob).replace(reference_log_prob=reference), coefficient=0.5)
+
+    # -2 * 1, -min(1.5, 1.2); half of log(1 + p / p_reference), with ratios 1 and 4; nothing.
+    expected = [-2.0, -1.2, 0.5 * np.log(2.0), 0.5 * np.log(5.0), 0.0]
+    np.testing.assert_allclose(loss(LOG_PROB)[0, 0], expected, rtol=1e-5)
+    slope = jax.grad(lambda log_prob: jnp.sum(loss(log_prob)))(LOG_PROB)[0, 0]
+    np.testing.assert_allclose(slope, [-2.0, 0.0, 0.5 * 0.5, 0.5 * 0.8, 0.0], rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match="`learner.reference` must be true"):
+        adversarial_imitation(view_of(LOG_PROB))

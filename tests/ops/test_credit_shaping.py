@@ -59,3 +59,30 @@ def test_what_a_limit_cut_is_not_learned(view):
     np.testing.assert_array_equal(credit_shaping.without_truncated(view, ADVANTAGE), ADVANTAGE)
     cut = view.replace(episode=view.episode.replace(truncated=jnp.array([[False], [True]])))
     np.testing.assert_array_equal(credit_shaping.without_truncated(cut, ADVANTAGE), [ADVANTAGE[0], [[0.0] * 4]])
+
+
+def test_uncertain_turns_are_kept_within_their_group(make_episode):
+    """Mean entropies of turns: 2 and 5, 2, none; 0.7 twice, in another group, beside a row that is dropped."""
+    episode = make_episode(np.zeros((4, 2)), [[2, 1], [1, 0], [1, 1], [1, 1]], group=[0, 0, 1, 1])
+    episode = episode.replace(keep=jnp.array([True, True, True, False]))
+    entropy = jnp.full(episode.tokens.shape, 9.0)
+    entropy = entropy.at[0, 0, 1].set(1.0).at[0, 0, 2].set(3.0).at[0, 1, 1].set(5.0).at[1, 0, 1].set(2.0)
+    entropy = entropy.at[2, :, 1].set(0.7)
+    judged = EpisodeView(episode=episode, policy=TokenStatistics(entropy=entropy))
+    advantage = jnp.where(episode.action_mask, 2.0, 0.0)
+
+    @jax.jit
+    def kept(share):
+        changed = credit_shaping.uncertain_turns(judged, advantage, share=share)
+        return jnp.any(changed != 0.0, axis=2).astype(jnp.int32)
+
+    # Of three turns and of two: the first one of equal entropies comes first.
+    for share, expected in {
+        0.1: [[0, 1], [0, 0], [1, 0]],
+        0.5: [[1, 1], [0, 0], [1, 0]],
+        0.67: [[1, 1], [1, 0], [1, 1]],
+        1.0: [[1, 1], [1, 0], [1, 1]],
+    }.items():
+        np.testing.assert_array_equal(kept(share)[:3], expected)
+    whole = credit_shaping.uncertain_turns(judged, advantage, share=1.0)
+    np.testing.assert_array_equal(whole[:3], advantage[:3])
