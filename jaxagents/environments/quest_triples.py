@@ -39,7 +39,7 @@ TRIPLES: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
 def make_overlap(
     kinds: Sequence[str] = ("doorkey",),
     *,
-    told: Sequence[str] = ("you have key", "you at door", "you in treasure room"),
+    target: Sequence[str] = ("you have key", "you at door", "you in treasure room"),
     scale: float = 0.1,
 ) -> Callable[[Array], Array]:
     """Makes the potential that is `scale` for every triple of a target graph that is true of the player.
@@ -49,7 +49,7 @@ def make_overlap(
 
     Args:
         kinds: of `quest.make_environment`, with a door and a key.
-        told: G*, some of `TRIPLES`: what the player asked for and was told.
+        target: G*, some of `TRIPLES`: what the player was told when it asked.
         scale: positive, in units of the reward.
 
     Returns:
@@ -64,13 +64,13 @@ def make_overlap(
 
     Deviation: the dialogue is the list of what was told; a language model asks and answers in the paper.
     """
-    kinds, told = tuple(kinds), tuple(told)
+    kinds, target = tuple(kinds), tuple(target)
     check_kinds(kinds)
     if scale <= 0.0:
         raise ValueError(f"`scale` must be positive, got {scale}; try 0.1.")
-    unknown = [triple for triple in told if triple not in TRIPLES]
-    if unknown or not told:
-        raise ValueError(f"`told` must be some of {', '.join(TRIPLES)}, got {unknown[0] if unknown else 'none'!r}.")
+    unknown = [triple for triple in target if triple not in TRIPLES]
+    if unknown or not target:
+        raise ValueError(f"`target` must be some of {', '.join(TRIPLES)}, got {unknown[0] if unknown else 'none'!r}.")
     channels = channels_of(kinds, observe_hidden=True)
     if "door" not in channels:
         raise ValueError(f"`kinds` must have a door, which triples speak of, got {kinds}; try doorkey.")
@@ -78,7 +78,7 @@ def make_overlap(
 
     def overlap(observation: Array) -> Array:
         planes = dict(zip(channels, jnp.moveaxis(observation, -1, 0), strict=False))
-        return jnp.sum(jnp.stack([TRIPLES[triple](planes) for triple in told]), dtype=jnp.float32)
+        return jnp.sum(jnp.stack([TRIPLES[triple](planes) for triple in target]), dtype=jnp.float32)
 
     def potential(observation: Array) -> Array:
         if observation.ndim < 3 or observation.shape[-1] != depth:

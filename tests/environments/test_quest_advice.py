@@ -106,10 +106,10 @@ def test_the_overlap_with_what_was_told_by_hand():
     seen["door"] = seen["door"].at[2, 1, CHANNELS.index("D")].set(1.0)
     potential = jax.jit(make_overlap(scale=0.5))
     np.testing.assert_allclose(potential(jnp.stack([*seen.values()]).reshape(2, 2, 4, 4, 6)), [[0.0, 0.5], [1.0, 1.0]])
-    elsewhere = make_overlap(told=["you at top", "you at left", "you at right"], scale=1.0)
+    elsewhere = make_overlap(target=["you at top", "you at left", "you at right"], scale=1.0)
     np.testing.assert_allclose(elsewhere(jnp.stack([*seen.values()])), [2.0, 2.0, 0.0, 1.0])
-    with pytest.raises(ValueError, match="`told` must be some of you have key, .*, got 'you have gold'"):
-        make_overlap(told=["you have gold"])
+    with pytest.raises(ValueError, match="`target` must be some of you have key, .*, got 'you have gold'"):
+        make_overlap(target=["you have gold"])
     with pytest.raises(ValueError, match="`kinds` must have a door"):
         make_overlap(("goal",))
     with pytest.raises(ValueError, match="`observation` must be"):
