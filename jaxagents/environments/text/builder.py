@@ -44,7 +44,7 @@ def make_text_world(
     illegal: str = "no_op",
     forfeit_payoff: Sequence[float] = (0.0, 0.0),
     held_out_fraction: float = 0.25,
-    wrappers: Mapping[str, Callable[[World], World]] | None = None,
+    wrappers: Mapping[str, Callable[[World], World] | None] | None = None,
 ) -> Environment:
     """Makes the environment of a text world.
 
@@ -61,7 +61,7 @@ def make_text_world(
             seats with "no_op", who last said what was not allowed forfeits when the limit of turns is reached.
         forfeit_payoff: reward of who forfeits, and of each of the others.
         held_out_fraction: of the tasks.
-        wrappers: change the rules, one after the other, under any names; None changes nothing.
+        wrappers: change the rules, one after the other, under any names; None changes nothing, also as one of them.
 
     Returns:
         The environment, with a text interface.
@@ -70,7 +70,8 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
-    world = reduce(lambda rules, wrap: wrap(rules), (wrappers or {}).values(), world)
+    chosen = [wrap for wrap in (wrappers or {}).values() if wrap is not None]
+    world = reduce(lambda rules, wrap: wrap(rules), chosen, world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar
