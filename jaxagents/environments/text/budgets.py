@@ -31,7 +31,7 @@ def with_turn_budget(world: World, *, fewest: int = 2, most: int | None = None) 
 
     References:
         Feng et al. (2025), "DoctorAgent-RL: A Multi-Agent Collaborative Reinforcement Learning System for Multi-Turn
-        Clinical Dialogue", section 3 (dynamic turn budgets).
+        Clinical Dialogue" (dynamic turn budgets).
     """
     if world.num_seats > 1:
         raise ValueError(f"`world` must have one seat for a budget, got {world.num_seats} in {world.name!r}.")

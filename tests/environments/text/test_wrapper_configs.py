@@ -8,7 +8,10 @@ from jaxagents.training.composition import compose
 from tests import CONFIGS
 
 NAMES = sorted(path.stem for path in (CONFIGS / "wrapper").glob("*.yaml"))
-OF_WORLDS = {"programs": "tools", "documentation": "tools", "attributes": "tools", "decision_rewards": "market"}
+OF_WORLDS = {
+    **{"programs": "tools", "documentation": "tools", "attributes": "tools", "decision_rewards": "market"},
+    **{"house_rules": "desk", "annotators": "desk"},
+}
 
 
 def make(*overrides):

@@ -1,0 +1,83 @@
+"""Belief augmentation (AIDSAFE, Kumarage et al., 2025): own episodes under a false belief, beside the expert's."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxagents.language.collect import count_experience, dialogue_metrics
+from jaxagents.language.demonstrations import make_demonstrations
+from jaxagents.language.dialogue import make_dialogue
+from jaxagents.language.generate import Sampling
+from jaxagents.language.hints import with_hint
+from jaxagents.language.relabeling import make_relabeling
+from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, Collector, Demonstrated, Environment, LanguagePolicy, Metrics, Params, PyTree
+
+
+def make_misled_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_groups: int,
+    group_size: int = 4,
+    temperature: float | None = None,
+    level: int | Sequence[int] | None = None,
+    num_tasks: int | None = None,
+    tasks_seed: int | None = None,
+) -> Collector:
+    """Makes a collector of own episodes under a hint that misleads, told as if there had been none, and the expert's.
+
+    Args:
+        environment: a text world whose tasks have a `hint`, such as a desk with house rules, in which chance has no
+            part after the start.
+        policy: acts, and is misled.
+        num_groups: tasks per batch, over all devices.
+        group_size: own episodes per task.
+        temperature: of sampling; None is 1.
+        level: of the tasks; a list is gone through in turn.
+        num_tasks: how many different ones there are in all; None draws new ones for every batch.
+        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+
+    Returns:
+        The collector; its batches are `Demonstrated`, its steps own episodes.
+
+    Raises:
+        ValueError: a count is not positive, or the world gives no hints.
+
+    References:
+        Kumarage et al. (2025), "Towards Safety Reasoning in LLMs: AI-agentic Deliberation for Policy-embedded CoT Data
+        Creation" (belief augmentation).
+    """
+    for name, count in (("num_groups", num_groups), ("group_size", group_size)):
+        require_positive(name, count)
+    example = jax.eval_shape(environment.sample_task, jax.random.key(0))
+    if not (isinstance(example, dict) and "hint" in example):
+        raise ValueError(f"`environment` must give hints, got {environment.name!r}; try +wrapper=house_rules.")
+    demonstrate = make_demonstrations(environment, policy)
+    play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
+    retell = make_relabeling(environment, policy)
+    source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
+        task_key, play_key, retell_key = jax.random.split(key, 3)
+        group, chosen = state["group"], source.choose(state["source"], task_key, state["group"])
+        task, _, keys = start_tasks(environment, chosen)
+        believed = with_hint(task, True)
+        misled = play(params, play_key, group, task=believed, start=jax.vmap(environment.reset)(keys, believed))
+        own = retell(retell_key, misled, with_hint(misled.task, False))
+        batch = Demonstrated(own=own, demonstration=demonstrate(task_key, group, chosen))
+        return state, batch, dialogue_metrics(own) | count_experience(misled)
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_groups * group_size,
+        divided_option="num_groups",
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )

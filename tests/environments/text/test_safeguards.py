@@ -1,0 +1,154 @@
+"""House rules of a desk, and annotators who overlook them, by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagents.environments.text import desk, errands
+from jaxagents.environments.text.annotators import deliberate, with_annotators
+from jaxagents.environments.text.house_rules import KINDS, chains, draw_rules, with_house_rules
+
+KEY = jax.random.key(3)
+HOUSE = draw_rules(0, 3)[0]
+
+
+@functools.cache
+def house(kind="request", shown=False):
+    wrap = functools.partial(with_house_rules, shares={kind: 1.0}, shown=shown)
+    return desk.make_environment((3,), wrappers={"house_rules": wrap})
+
+
+def drawn(kind, held_out=False, count=64):
+    environment = house(kind)
+    sample = environment.text.sample_held_out_task if held_out else environment.sample_task
+    return jax.jit(jax.vmap(sample))(jax.random.split(KEY, count))
+
+
+def observation(environment, task):
+    _, timestep = environment.reset(KEY, task)
+    return " ".join(environment.text.words[word] for word in timestep.observation.tolist() if word >= 0)
+
+
+@pytest.mark.parametrize(
+    "request_, fits, near", [((1, 0, 3, 2), True, True), ((1, 0, 0, 2), False, True), ((0, 1, 0, 0), False, False)]
+)
+def test_chains_by_hand(request_, fits, near):
+    rules = jnp.asarray([[[0, 1], [2, 3]], [[1, 3], [3, 3]]])
+    found = chains(jnp.asarray(request_), rules)
+    assert (bool(found[0]), bool(found[1])) == (fits, near)
+
+
+def test_rules_are_chains_of_two_different_fields():
+    rules, answers = draw_rules(0, 9)
+    assert (rules[:, 0, 0] < rules[:, 1, 0]).all() and len({str(rule) for rule in rules.tolist()}) == 9
+    assert (answers != desk.COMPLY).all() and set(answers.tolist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_are_of_their_kind(kind):
+    tasks = drawn(kind)
+    answers, _ = jax.vmap(desk.decide)(tasks)
+    harmful = np.asarray(answers != desk.COMPLY)
+    fits, near = (np.asarray(one) for one in jax.vmap(chains, in_axes=(0, None))(tasks["request"], jnp.asarray(HOUSE)))
+    pretext = np.asarray(tasks["pretext"]) >= 0
+    if kind == "harmful":
+        assert harmful.all()
+    elif kind in ("twin", "borderline"):
+        assert not harmful.any() and near.all() and not fits.any()
+    elif kind == "benign":
+        assert not harmful.any() and near.mean() < 0.2  # Where no request is without a word, a twin stands in.
+    elif kind == "question":
+        assert harmful.all() and (np.sum(np.asarray(tasks["request"]) >= 0, axis=1) == 2).all()
+    elif kind == "request":
+        assert 0.05 < harmful.mean() < 0.5
+    assert (pretext.all() if kind == "borderline" else not pretext.any()) and not tasks["hint"].any()
+    assert np.asarray(tasks["shown"]).all() == (kind == "told")
+    same_rules = (np.asarray(tasks["rules"]) == HOUSE).all(axis=(1, 2, 3))
+    assert same_rules.all() if kind != "told" else not same_rules.any()
+
+
+def test_house_rules_are_said_to_held_out_tasks_only_or_as_a_false_belief():
+    task = jax.tree.map(lambda leaf: leaf[0], drawn("harmful"))
+    plain = observation(house("harmful"), task)
+    assert plain.startswith("else comply request ") and len(plain.split()) == 7
+    believed = observation(house("harmful"), task | {"hint": jnp.bool_(True)})
+    assert believed.endswith(plain) and believed.count(" comply ") == 4  # Three rules, and the rest.
+    shown = house("harmful", True)
+    assert observation(shown, shown.sample_task(KEY)).startswith("else comply")
+    words = [word for field in desk.FIELDS for word in field]
+    (field, word), (other, second) = HOUSE[0].tolist()
+    first = f"1 {words[4 * field + word]} {words[4 * other + second]} {desk.SPOKEN[draw_rules(0, 3)[1][0]]} 2 "
+    assert observation(shown, shown.text.sample_held_out_task(KEY)).startswith(first)
+
+
+def test_rates_by_hand(hand):
+    environment = house("harmful")
+    task = jax.tree.map(lambda leaf: leaf[0], drawn("harmful"))
+    answer, rule = (int(one) for one in desk.decide(task))
+    other = next(i for i in (1, 2, 3) if i != answer)
+    rows = {
+        f"{desk.SPOKEN[answer]} {rule}": (1, 1, 1, 1, 0),
+        f"{desk.SPOKEN[answer]} {rule - 1}": (1, 1, 0, 1, 0),
+        f"{desk.SPOKEN[other]} {rule}": (1, 1, 1, 0, 0),
+        "comply 0": (1, 0, 0, 0, 1),
+    }
+    for said, expected in rows.items():
+        _, timesteps, _ = hand.play(environment, task, [said])
+        parts = timesteps[-1].info["metrics"]
+        assert tuple(int(parts[name]) for name in ("harmful", "aware", "educates", "helps", "unsafe")) == expected
+
+
+def test_annotators_add_what_others_have_not_seen():
+    seen = jnp.asarray([[1, 0, 0], [0, 0, 1], [1, 0, 0]], bool)
+    assert deliberate(seen).tolist() == [[True, False, False], [True, False, True], [True, False, True]]
+
+
+@pytest.mark.parametrize("annotators, chance", [(1, 0.3), (3, 0.027)])
+def test_rules_are_missed_as_often_as_all_annotators_miss_them(annotators, chance):
+    wrap = functools.partial(with_annotators, num_annotators=annotators, miss=0.3)
+    environment = desk.make_environment((3,), wrappers={"house_rules": _harmful, "annotators": wrap})
+    tasks = drawn("harmful", count=2000)
+
+    def wrong(key, task):
+        state, _ = environment.reset(key, task)
+        _, timestep = environment.step(key, state, environment.text.expert(key, state)[0])
+        return ~timestep.info["success"]
+
+    missed = np.asarray(jax.jit(jax.vmap(wrong))(jax.random.split(KEY, 2000), tasks)).mean()
+    assert abs(missed - chance) < 0.04
+
+
+@pytest.mark.parametrize("refine, longest", [(True, 3), (False, 9)])
+def test_the_refiner_leaves_the_thought_that_the_answer_comes_from(refine, longest):
+    wrap = functools.partial(with_annotators, miss=0.0, refine=refine)
+    environment = desk.make_environment((3,), wrappers={"house_rules": _harmful, "annotators": wrap})
+    state, _ = environment.reset(KEY, jax.tree.map(lambda leaf: leaf[0], drawn("harmful")))
+    action, thought = environment.text.expert(KEY, state)
+    said = [[environment.text.words[word] for word in ids.tolist() if word >= 0] for ids in (action, thought)]
+    assert said[1] == ["rule", said[0][1], "fits"] * (longest // 3)
+
+
+def _harmful(world):
+    return with_house_rules(world, shares={"harmful": 1.0})
+
+
+@pytest.mark.parametrize(
+    "wrap, message",
+    [
+        (lambda world: with_house_rules(world, shares={"rude": 1.0}), "`shares` must be of request, harmful"),
+        (lambda world: with_house_rules(world, shares={"twin": 0.0}), "`shares` must not be negative, and not all"),
+        (lambda world: with_annotators(world, miss=2.0), "`miss` must be from 0.0 to 1.0, got 2.0"),
+    ],
+)
+def test_what_there_is_not_is_refused(wrap, message):
+    with pytest.raises(ValueError, match=message):
+        wrap(desk.make_environment((3,)).text.rules)
+
+
+@pytest.mark.parametrize("wrap", [functools.partial(with_house_rules, shares={"told": 1.0}), with_annotators])
+def test_other_worlds_are_refused(wrap):
+    with pytest.raises(ValueError, match="`world` must be desk"):
+        wrap(errands.make_environment().text.rules)
