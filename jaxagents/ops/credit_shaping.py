@@ -110,3 +110,47 @@ def uncertain_turns(
     among = jnp.arange(order.shape[0]) - first < jnp.ceil(share * count - 1e-4)
     kept = jnp.zeros_like(counted).at[order].set(among).reshape(entropy.shape)
     return jnp.where(kept[:, :, None], advantage, 0.0)
+
+
+def without_part(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, part: str) -> Array:
+    """Sets the advantages of turns to zero after which the world reports a part, such as that an action was refused.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        part: entry of `episode.extras`, float `[B, T]`, as of `collector.parts`.
+
+    Returns:
+        The advantages.
+
+    Raises:
+        ValueError: the episodes have no such part; the message has those that are there.
+
+    References:
+        Banerjee et al. (2026), "SEVerA: Verified Synthesis of Self-Evolving Agents" (only draws that are accepted).
+    """
+    extras = view.episode.extras
+    if part not in extras:
+        there = ", ".join(sorted(extras)) or "none"
+        raise ValueError(f"`part` must be an entry of `episode.extras`, got {part!r}; there is {there}.")
+    return jnp.where(extras[part][:, :, None] > 0, 0.0, advantage)
+
+
+def only_seat(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, seat: int) -> Array:
+    """Sets the advantages of all seats but one to zero: what is paid teaches this one, and the others stay.
+
+    Args:
+        view: of B episodes.
+        advantage: `[B, T, S]`.
+        axis_name: not used.
+        seat: that learns.
+
+    Returns:
+        The advantages.
+
+    References:
+        Yao et al. (2024), "Retroformer: Retrospective Large Language Agents with Policy Gradient Optimization" (the
+        actor is frozen).
+    """
+    return jnp.where(view.episode.agent == seat, advantage, 0.0)

@@ -86,3 +86,17 @@ def test_uncertain_turns_are_kept_within_their_group(make_episode):
         np.testing.assert_array_equal(kept(share)[:3], expected)
     whole = credit_shaping.uncertain_turns(judged, advantage, share=1.0)
     np.testing.assert_array_equal(whole[:3], advantage[:3])
+
+
+def test_turns_after_which_a_part_is_reported_have_no_advantage(view):
+    marked = view.replace(episode=view.episode.replace(extras={"refused": jnp.array([[1.0], [0.0]])}))
+    actual = credit_shaping.without_part(marked, ADVANTAGE, part="refused")
+    np.testing.assert_array_equal(actual, [[[0.0] * 4], ADVANTAGE[1]])
+    with pytest.raises(ValueError, match="`part` must be an entry of `episode.extras`, got 'late'; there is refused"):
+        credit_shaping.without_part(marked, ADVANTAGE, part="late")
+
+
+def test_one_seat_alone_learns(view):
+    seats = jnp.broadcast_to(jnp.asarray([[[0]], [[1]]]), ADVANTAGE.shape)
+    marked = view.replace(episode=view.episode.replace(agent=seats))
+    np.testing.assert_array_equal(credit_shaping.only_seat(marked, ADVANTAGE, seat=1), [[[0.0] * 4], ADVANTAGE[1]])

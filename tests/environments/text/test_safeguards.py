@@ -1,4 +1,4 @@
-"""House rules of a desk, and annotators who overlook them, by hand."""
+"""House rules of a desk, annotators who overlook them, and guards, by hand."""
 
 import functools
 
@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import desk, errands
+from jaxagents.environments.text import code, desk, errands, frozenlake
 from jaxagents.environments.text.annotators import deliberate, with_annotators
+from jaxagents.environments.text.guards import with_guard
 from jaxagents.environments.text.house_rules import KINDS, chains, draw_rules, with_house_rules
 
 KEY = jax.random.key(3)
@@ -152,3 +153,79 @@ def test_what_there_is_not_is_refused(wrap, message):
 def test_other_worlds_are_refused(wrap):
     with pytest.raises(ValueError, match="`world` must be desk"):
         wrap(errands.make_environment().text.rules)
+
+
+def lake(*rows):
+    """A lake of 4 x 4 from its rows, as "P_O_"."""
+    cells = np.asarray([list(row) for row in rows])
+    places = {name: jnp.int32(np.flatnonzero(cells == mark)[0]) for name, mark in (("start", "P"), ("goal", "G"))}
+    return {"holes": jnp.asarray(cells == "O"), **places, "size": jnp.int32(4), "level": jnp.int32(0)}
+
+
+@functools.cache
+def guarded(num_samples, penalty=0.0, reward="sparse"):
+    wrap = functools.partial(with_guard, num_samples=num_samples, penalty=penalty)
+    return frozenlake.make_environment((4,), (0.3,), reward=reward, wrappers={"guard": wrap})
+
+
+LAKE = lake("PO__", "_O__", "____", "___G")
+SAFE = ["down", "down", "right", "right", "right", "down"]
+
+
+def counts(timestep):
+    return tuple(int(timestep.info["metrics"][name]) for name in ("violations", "fallbacks", "refused"))
+
+
+def test_a_guard_rejects_and_at_last_replaces(hand):
+    texts, timesteps, _ = hand.play(guarded(3), LAKE, ["right", "right", "right", *SAFE])
+    assert texts[1].endswith("nothing happens .") and texts[2].endswith("nothing happens .")
+    assert [bool(one.info["valid"]) for one in timesteps[1:4]] == [False, False, True]
+    assert [counts(one) for one in timesteps[:5]] == [(0, 0, 0), (0, 0, 1), (0, 0, 1), (0, 1, 1), (0, 1, 0)]
+    assert texts[3] == texts[0]  # "left", the first action that keeps the contract, leads against the border.
+    assert bool(timesteps[-1].info["success"])
+
+
+def test_one_sample_is_replaced_at_once_and_none_is_only_counted(hand):
+    _, timesteps, _ = hand.play(guarded(1), LAKE, ["right", *SAFE])
+    assert counts(timesteps[1]) == (0, 1, 1) and bool(timesteps[-1].info["success"])
+    _, timesteps, _ = hand.play(guarded(0), LAKE, ["down", "right"])
+    assert [counts(one) for one in timesteps] == [(0, 0, 0), (0, 0, 0), (1, 0, 0)] and bool(timesteps[-1].terminated)
+
+
+def test_fallbacks_and_violations_cost_progress(hand):
+    _, plain, _ = hand.play(guarded(1, 0.0, "dense"), LAKE, ["right", "down"])
+    _, timesteps, _ = hand.play(guarded(1, 0.5, "dense"), LAKE, ["right", "down"])
+    difference = [float(a.reward) - float(b.reward) for a, b in zip(plain, timesteps, strict=True)]
+    np.testing.assert_allclose(difference, [0.0, 0.5, 0.0], atol=1e-5)
+    _, timesteps, _ = hand.play(guarded(0, 2.0, "dense"), LAKE, ["down", "right"])
+    np.testing.assert_allclose(float(timesteps[2].reward), -1.0 / 6 - 2.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_samples", [1, 4])
+def test_no_state_that_a_guard_lets_anybody_reach_is_lost(num_samples):
+    """The proof of the contract, by exhaustion over the cells: from each that is not lost some action keeps it."""
+    environment = guarded(num_samples)
+
+    def wander(key):
+        task_key, reset_key, key = jax.random.split(key, 3)
+        state, _ = environment.reset(reset_key, environment.sample_task(task_key))
+
+        def step(state, key):
+            draw_key, step_key = jax.random.split(key)
+            worst = jnp.asarray(environment.text.actions)[jax.random.randint(draw_key, (), 0, 4)]
+            state, timestep = environment.step(step_key, state, worst)
+            parts = timestep.info["metrics"]
+            return state, (parts["violations"], parts["fallbacks"], environment.text.distance(state))
+
+        return jax.lax.scan(step, state, jax.random.split(key, environment.max_steps))[1]
+
+    violations, fallbacks, distance = jax.jit(jax.vmap(wander))(jax.random.split(KEY, 256))
+    assert not np.asarray(violations).any() and np.isfinite(np.asarray(distance)).all()
+    assert np.asarray(fallbacks)[:, -1].mean() > (0.5 if num_samples == 1 else 0.0)
+
+
+def test_guards_need_a_distance_and_entries():
+    with pytest.raises(ValueError, match="`world` must know the distance to a success, got 'errands'"):
+        with_guard(errands.make_environment().text.rules)
+    with pytest.raises(ValueError, match="actions without free fields, got 'code'"):
+        with_guard(code.make_environment((2,)).text.rules)

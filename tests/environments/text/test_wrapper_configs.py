@@ -12,6 +12,9 @@ OF_WORLDS = {
     **{"programs": "tools", "documentation": "tools", "attributes": "tools", "decision_rewards": "market"},
     **{"house_rules": "desk", "annotators": "desk"},
 }
+OF_RULES = {  # What a world must have.
+    "guard": ("frozenlake", "`world` must know the distance"),
+}
 
 
 def make(*overrides):
@@ -19,7 +22,7 @@ def make(*overrides):
     return instantiate(config.environment)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_WORLDS])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in {**OF_WORLDS, **OF_RULES}])
 def test_an_option_wraps_the_world_that_is_chosen(name):
     plain, wrapped = make_environment((9,), max_steps=5).text, make(f"+wrapper={name}").text
     assert wrapped.rules.name == "guess_number"
@@ -33,6 +36,15 @@ def test_an_option_of_one_world_wraps_it_and_refuses_others(name, world):
     config = compose(CONFIGS, f"world={world}", f"+wrapper={name}")
     assert instantiate(config.environment).text.rules.name == world
     with pytest.raises(Exception, match=f"`world` must be {world}"):
+        make(f"+wrapper={name}")
+
+
+@pytest.mark.parametrize("name", OF_RULES)
+def test_an_option_that_asks_something_of_a_world_says_so(name):
+    world, message = OF_RULES[name]
+    config = compose(CONFIGS, f"world={world}", f"+wrapper={name}")
+    assert instantiate(config.environment).text.rules.name == world
+    with pytest.raises(Exception, match=message):
         make(f"+wrapper={name}")
 
 
