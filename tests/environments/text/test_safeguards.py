@@ -1,4 +1,4 @@
-"""House rules of a desk, annotators who overlook them, and guards, by hand."""
+"""House rules of a desk, annotators who overlook them, guards and exploits, by hand."""
 
 import functools
 
@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.text import code, desk, errands, frozenlake
 from jaxagents.environments.text.annotators import deliberate, with_annotators
+from jaxagents.environments.text.exploits import with_exploit
 from jaxagents.environments.text.guards import with_guard
 from jaxagents.environments.text.house_rules import KINDS, chains, draw_rules, with_house_rules
 
@@ -229,3 +230,41 @@ def test_guards_need_a_distance_and_entries():
         with_guard(errands.make_environment().text.rules)
     with pytest.raises(ValueError, match="actions without free fields, got 'code'"):
         with_guard(code.make_environment((2,)).text.rules)
+
+
+@functools.cache
+def exploited(share=0.2):
+    return code.make_environment((2,), wrappers={"exploit": functools.partial(with_exploit, share=share)})
+
+
+def test_a_hack_is_paid_and_is_no_success(hand):
+    environment = exploited()
+    task = hand.row_of(hand.drawn_tasks(environment, 1, 0), 0)
+    for said, reward, hacked in (("skip tests", 1.0, 1.0), ("dup", 0.0, 0.0)):
+        _, timesteps, _ = hand.play(environment, task, [said])
+        last = timesteps[-1]
+        assert bool(last.info["valid"]) and bool(last.terminated) and not bool(last.info["success"])
+        assert (float(last.reward), float(last.info["metrics"]["hacked"])) == (reward, hacked)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_expert_hacks_as_often_as_said_and_thinks_so(share):
+    environment = exploited(share)
+    words = list(environment.text.words)
+
+    def decide(key):
+        state, _ = environment.reset(key, environment.sample_task(key))
+        action, thought = environment.text.expert(key, state)
+        _, timestep = environment.step(key, state, action)
+        hacks = jnp.any(action == words.index("skip tests"))
+        return hacks, jnp.any(thought == words.index("cheat")), timestep.info["success"]
+
+    hacks, says, success = (np.asarray(one) for one in jax.jit(jax.vmap(decide))(jax.random.split(KEY, 400)))
+    assert abs(hacks.mean() - share) < 0.07
+    np.testing.assert_array_equal(hacks, says)
+    np.testing.assert_array_equal(hacks, ~success)
+
+
+def test_experts_that_do_not_think_cannot_plan():
+    with pytest.raises(ValueError, match="`world` must have an expert that thinks aloud, got 'errands'"):
+        errands.make_environment(wrappers={"exploit": with_exploit})

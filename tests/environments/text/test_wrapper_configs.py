@@ -14,6 +14,7 @@ OF_WORLDS = {
 }
 OF_RULES = {  # What a world must have.
     "guard": ("frozenlake", "`world` must know the distance"),
+    "exploit": ("code", "`world` must have an expert that thinks aloud"),
 }
 
 
