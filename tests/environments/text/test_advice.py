@@ -1,4 +1,4 @@
-"""Budgets of turns that are drawn and shown, and what is paid within them, by hand."""
+"""Budgets of turns that are drawn and shown, what is paid within them, and who reflects, by hand."""
 
 import functools
 
@@ -10,6 +10,7 @@ import pytest
 from jaxagents.environments.text import desk, errands
 from jaxagents.environments.text.budgets import with_turn_budget
 from jaxagents.environments.text.graded import with_graded
+from jaxagents.environments.text.retroformer import with_reflector
 from tests.environments.text.test_errands import metrics
 from tests.environments.text.test_errands import task as errand
 
@@ -65,3 +66,26 @@ def test_rewards_of_questions_by_hand(hand):
 def test_budgets_that_the_world_does_not_have_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         with_turn_budget(desk.make_environment((3,)).text.rules, **options)
+
+
+@pytest.mark.parametrize(
+    "turns, trials, reflected",
+    [
+        (["go to bed", "take"], 1, []),
+        (["go to bed"] * 4 + ["note take", "go to bed", "take"], 2, [1.0]),
+        (["go to bed"] * 4 + ["note bed"] + ["go to desk"] * 4 + ["note take", "go to bed", "take"], 3, [0.0, 1.0]),
+        (["go to bed"] * 4 + ["note bed"] + ["go to desk"] * 4 + ["note take"] + ["go to desk"] * 4, 3, [0.0, 0.0]),
+    ],
+)
+def test_who_reflects_is_paid_what_the_next_trial_gains(hand, tiny, turns, trials, reflected):
+    environment = tiny.make(with_reflector(tiny.worlds["rooms"], num_trials=3, max_words=2))
+    task = {"key": jnp.int32(1), "start": jnp.int32(0), "level": jnp.int32(0)}
+    _, timesteps, _ = hand.play(environment, task, turns)
+    players = [int(one.player) for one in timesteps[:-1]]
+    assert players == [int(turn.startswith("note")) for turn in turns]
+    paid = np.asarray([one.reward for one in timesteps[1:]])
+    # All that the reflector earns until its next turn.
+    own = [*np.flatnonzero(players).tolist(), len(turns)]
+    gains = [paid[begin:end, 1].sum() for begin, end in zip(own[:-1], own[1:], strict=True)]
+    assert gains == reflected and paid[:, 0].sum() == bool(timesteps[-1].info["success"])
+    assert int(timesteps[-1].info["metrics"]["trials"]) == trials
