@@ -66,4 +66,4 @@ def make_monitored_collector(
 
 def flag(thoughts: Array, ids: Array) -> Array:
     """Returns which thoughts, int32 `[B, T, H]`, have one of the words, int32 `[W]`; bool `[B, T]`."""
-    return jnp.any(thoughts[..., None] == ids, axis=(2, 3))
+    return jnp.any(jnp.isin(thoughts, ids), axis=2)

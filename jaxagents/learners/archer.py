@@ -148,7 +148,7 @@ def make_archer(
         state = state.replace(store=store, filled=filled)
         state, losses = jax.lax.scan(fit, state, jax.random.split(fit_key, num_value_steps))
         state, metrics = jax.lax.scan(act, state, jax.random.split(act_key, num_steps))
-        means = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), dict(metrics) | losses)
+        means = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), {**metrics, **losses})
         return state.replace(num_updates=state.num_updates + 1), means | {"stored": jnp.sum(filled, dtype=jnp.float32)}
 
     return wrap(actor, init, update)

@@ -90,12 +90,12 @@ def with_pool(
         rows, chosen = rows_of_all_devices((episode, _latest_successes(episode) & (capacity > 0)), axis_name)
         newer = (rows.fingerprint[None, :, 0] == state.store.fingerprint[:, None, 0]) & chosen[None]
         store, filled = put_in_front(state.store, state.filled & ~jnp.any(newer, axis=1), rows, chosen)
-        own = {
+        own: Metrics = {
             "pooled_fraction": Mean(total=jnp.sum(pooled), count=jnp.maximum(jnp.sum(failed), 1.0)),
             "stored": jnp.sum(filled, dtype=jnp.float32),
             "staleness": staleness,
         }
-        return PooledState(inner=inner, store=store, filled=filled), dict(metrics) | own
+        return PooledState(inner=inner, store=store, filled=filled), {**metrics, **own}
 
     return wrap(learner, init, update)
 

@@ -97,7 +97,7 @@ def uncertain_turns(
     """
     episode = view.episode
     sampled = episode.action_mask
-    total = jnp.sum(jnp.where(sampled, view.policy.entropy, 0.0), axis=2)
+    total = jnp.sum(jnp.where(sampled, jnp.asarray(view.policy.entropy), 0.0), axis=2)
     entropy = total / jnp.maximum(jnp.sum(sampled, axis=2), 1)
     counted = (acting_turns(episode) & kept_rows(episode)[:, None]).reshape(-1)
     group = jnp.repeat(episode.group, entropy.shape[1])

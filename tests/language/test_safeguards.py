@@ -34,7 +34,7 @@ def test_misled_episodes_are_told_without_the_belief(world, speak, params_of):
     own, expert = batch.own, batch.demonstration
     assert not np.asarray(own.task["hint"]).any() and collector.steps_per_collect == 6
     np.testing.assert_array_equal(np.repeat(expert.task["request"], 2, axis=0), own.task["request"])
-    assert np.asarray(expert.success).all() and int(metrics["episodes"].value) == 6
+    assert np.asarray(expert.success).all() and int(metrics["episodes"].total) == 6
     # The observation has no rules, as that of the expert, who has never had a belief.
     size = policy.layout.observation
     np.testing.assert_array_equal(np.repeat(expert.tokens[:, 0, :size], 2, axis=0), own.tokens[:, 0, :size])

@@ -70,8 +70,7 @@ def make_text_world(
         ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
             together; functions of the world that do not fit together, with what they gave.
     """
-    chosen = [wrap for wrap in (wrappers or {}).values() if wrap is not None]
-    world = reduce(lambda rules, wrap: wrap(rules), chosen, world)
+    world = reduce(lambda rules, wrap: wrap(rules), filter(None, (wrappers or {}).values()), world)
     shapes = trace_world(world)
     check_world(world, shapes, reward, illegal)
     grammar = world.grammar

@@ -13,8 +13,7 @@ OF_WORLDS = {
     **{"house_rules": "desk", "annotators": "desk"},
 }
 OF_RULES = {  # What a world must have.
-    "guard": ("frozenlake", "`world` must know the distance"),
-    "exploit": ("code", "`world` must have an expert that thinks aloud"),
+    "guard": ("frozenlake", "`world` must have one seat and actions without free fields"),
 }
 
 
