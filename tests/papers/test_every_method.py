@@ -72,10 +72,13 @@ def _without(arm, name):
 def test_switching_a_method_on_changes_the_program(name):
     study, arm = ARMS[name]
     with_it = _traced(study, arm)
-    try:
-        without = _traced(study, _without(arm, name))
-    except (ValueError, HydraException):  # What its arm sets besides needs the method.
-        without = _traced(study, arm._replace(overrides=_shared(study)))
+    # What an arm or a study sets besides may need the method; then other arms of the study stand for the rival.
+    for rival in (_without(arm, name), arm._replace(overrides=_shared(study)), study.arms[0]):
+        try:
+            without = _traced(study, rival)
+            break
+        except (ValueError, HydraException):
+            continue
     if with_it == without:  # The experiment of the study has the method already; baselines take it away.
         without = _traced(study, study.arms[0])
     assert with_it != without
