@@ -28,6 +28,7 @@ OPTIONS = {
     "mansa": ("world=two_step_game", "environment=two_step_game_calls", *FILLED),
     "pets": ("learner.buffer={min_size: 128, num_shards: 2}", "collector.num_steps=16"),
     "r2d2": (*FILLED, "learner.buffer.sequence_length=14", "learner.burn_in=4"),
+    "recurrent_qmix": (*FILLED, "learner.buffer.sequence_length=8"),
     "sac": ("policy=mixture_actor", *FILLED),
 }
 # Of as many environments as their levels or members ask for.
@@ -60,7 +61,9 @@ OF_EACH_KIND = ("dqn", "ppo")
 STILL = {
     **dict.fromkeys(("bc", "dagger", "hg_dagger"), {"critic"}),
     # Their shares of random actions are fixed.
-    **dict.fromkeys(("discrete_cql", "mansa", "noisy_dqn", "pvp", "qmix", "rainbow", "vdn"), {"epsilon"}),
+    **dict.fromkeys(
+        ("discrete_cql", "mansa", "noisy_dqn", "pvp", "qmix", "rainbow", "recurrent_qmix", "vdn"), {"epsilon"}
+    ),
     **dict.fromkeys(("co_rft", "ddpg", "td3", "td3_bc"), {"raw_scale"}),
 }
 
