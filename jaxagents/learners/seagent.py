@@ -72,7 +72,8 @@ def with_judged_steps(
         return StepsState(inner=learner.init(key, start_of_inner(start, StepsState)))
 
     def update(state: StepsState, key: Array, episode: Episode) -> tuple[StepsState, Metrics]:
-        own_key = key if axis_name is None else jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+        update_key, own_key = jax.random.split(key)
+        own_key = own_key if axis_name is None else jax.random.fold_in(own_key, jax.lax.axis_index(axis_name))
         keys = jax.random.split(own_key, 3)
         good, blamed = judge_steps(episode, part)
         shown = _rows_with(keys[0], episode, good, num_positives)
@@ -87,7 +88,7 @@ def with_judged_steps(
             for number, (one, group) in enumerate(zip((fresh, wrong), groups, strict=True))
         ]
         batch = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *rows)
-        inner, metrics = learner.update(state.inner, key, batch)
+        inner, metrics = learner.update(state.inner, update_key, batch)
         turns = jnp.maximum(jnp.sum(acting_turns(episode)), 1)
         shares = {"good_steps": jnp.sum(good) / turns, "blamed_steps": jnp.sum(blamed) / turns}
         shares = shares if axis_name is None else jax.lax.pmean(shares, axis_name)
