@@ -17,7 +17,10 @@ from packaging.utils import canonicalize_name
 from tests import ROOT
 
 # What `make test` installs.
-EXTRAS = ("datasets", "gymnax", "envs", "evolution", "hf", "mcp", "openspiel", "papers", "search", "sweeps", "docs", "test")
+EXTRAS = (
+    *("datasets", "gymnax", "envs", "evolution", "hf", "mcp", "openspiel", "papers", "search", "sweeps"),
+    *("docs", "test"),
+)
 
 
 def test_installed_version_is_that_of_setup_cfg():

@@ -13,6 +13,7 @@ from jaxagents.papers.confirm import Confirmation, confirmation_changes, confirm
 from jaxagents.papers.judge import NOT_RUN, REPRODUCED, TRIAL, UNFINISHED, Finding, Verdict, judge
 from jaxagents.papers.library import load_batch, load_paper, paper_files, study_files
 from jaxagents.papers.plan import Request
+from jaxagents.papers.rates import Tried, read_rates
 from jaxagents.papers.runs import ArmRuns, read_runs, require_layout
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Arm, Paper, nearest
 from jaxagents.reporting.statistics import Interval
@@ -86,6 +87,7 @@ class Entry(NamedTuple):
         measured: the arms that switch it on, its own first, with the study of each.
         first: its claim as it was registered by hand, see `experiments/papers`.
         confirmed: its claim as it was registered by the rule, see `confirm`.
+        tried: learning rates of the arms of its claim, see `rates`.
     """
 
     card: Card
@@ -94,6 +96,7 @@ class Entry(NamedTuple):
     measured: tuple[tuple[str, Measured], ...] = ()
     first: Claim | None = None
     confirmed: Claim | None = None
+    tried: Sequence[Tried] = ()
 
     @property
     def judged(self) -> Claim | None:
@@ -204,7 +207,9 @@ def read_index(
     confirmed = {one.paper: _read_confirmed(one, studies[one.study], read[one.paper], **settings) for one in records}
     wanted = cards if only is None else {only: cards[only]}
     entries = {
-        name: _entry(card, read.get(name), studies, first.get(name), confirmed.get(name))
+        name: _entry(card, read.get(name), studies, first.get(name), confirmed.get(name))._replace(
+            tried=read_rates(results, name)
+        )
         for name, card in wanted.items()
     }
     return Index(entries, studies)

@@ -14,6 +14,7 @@ from jaxagents.papers.execution import lease_name
 from jaxagents.papers.judge import NOT_RUN, UNFINISHED, Finding, Verdict, values_of
 from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, wanted_seeds
+from jaxagents.papers.rates import Tried, rates_head, rates_table
 from jaxagents.papers.runs import DIVERGED, ArmRuns
 from jaxagents.papers.study import Paper
 from jaxagents.papers.summary import describe_values
@@ -169,6 +170,16 @@ def print_checks(checks: Sequence[Check]) -> None:
         last = one.failure or ("same digits" if one.same else f"{one.difference:+.2f}")
         seed, last = ("", "not run") if one.seed is None else (str(one.seed), last)
         table.add_row(one.paper, one.arm, seed, one.metric, *numbers, last)
+    Console(width=160, force_jupyter=False).print(table)
+
+
+def print_rates(paper: Paper, tried: Sequence[Tried]) -> None:
+    """Prints what every arm came to with its learning rates times the factors that were tried."""
+    table = Table(title=f"{paper.id}: {paper.study.metric}, mean of seeds (learning rates)")
+    for column in rates_head(tried):
+        table.add_column(column)
+    for row in rates_table(tried, paper.study.higher_is_better):
+        table.add_row(*row)
     Console(width=160, force_jupyter=False).print(table)
 
 

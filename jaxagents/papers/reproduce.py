@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from jaxagents.papers.judge import judge
 from jaxagents.papers.library import load_batch, load_paper, select_papers
 from jaxagents.papers.migration import migrate
 from jaxagents.papers.plan import Request, check_request, reported_metrics
-from jaxagents.papers.printing import print_checks, print_paper, print_status, read_status
+from jaxagents.papers.printing import print_checks, print_paper, print_rates, print_status, read_status
+from jaxagents.papers.rates import gather_rates, run_rates
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, choose_arms
 from jaxagents.reporting.loggers import to_json
 from jaxagents.training.methods import method_files, read_method
@@ -41,6 +42,8 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
     """
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
     check_request(papers, request)
+    if config.rates:
+        return try_rates(papers, request, config, script)
     if config.worker is not None:
         turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
         raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
@@ -187,6 +190,23 @@ def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], 
     print_checks(checks)
     done = [one for one in checks if one.seed is not None]
     return {f"{one.paper}: {one.arm}": one.difference for one in done}, any(one.failure for one in done)
+
+
+def try_rates(
+    papers: Sequence[Paper], request: Request, config: DictConfig, script: Path
+) -> tuple[dict[str, Any], bool]:
+    """Runs all trained arms with the same factors of their learning rates; see `reproduce_papers`."""
+    factors, failed = [float(factor) for factor in config.rates], False
+    if config.worker is not None:
+        raise SystemExit(1 if run_rates(papers, request, factors, first=config.worker) else 0)
+    if not config.status and config.workers > 1:
+        failed = any(run_workers(script, sys.argv[1:], config.workers))
+    elif not config.status:
+        failed = bool(run_rates(papers, request, factors))
+    tried = gather_rates(papers, request, factors)
+    for paper in papers:
+        print_rates(paper, tried[paper.id])
+    return {"rates": {name: [to_json(asdict(one)) for one in of_paper] for name, of_paper in tried.items()}}, failed
 
 
 def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[str, str]:

@@ -16,6 +16,7 @@ from jaxagents.papers.index import LEVELS, Claim, Entry, Index, StudyEntry
 from jaxagents.papers.judge import Finding
 from jaxagents.papers.pages import by_progress, summary_of, switch_of, what_stood_out
 from jaxagents.papers.plan import reported_metrics
+from jaxagents.papers.rates import rates_head, rates_table
 from jaxagents.papers.summary import (
     arm_rows,
     authors_rows,
@@ -254,9 +255,15 @@ def _write_method(
         "settings": {} if method is None else {**method.groups, **method.settings, **(method.function or {})},
         "measured": [_measured_facts(name, entry, index.studies[name]) for name in dict(entry.measured)],
         "tests": [_test_facts(one) for one in (entry.confirmed, entry.first) if one is not None],
+        "rates": [rates_head(entry.tried), *_rates(entry)] if entry.tried else [],
     }
     around = {"before": before, "after": after, "family": family, "entry": entry}
     return write_page(path, "site_method.html", **_common(entry.card.title, root), **around, **facts)
+
+
+def _rates(entry: Entry) -> list[list[str]]:
+    higher = entry.first is None or entry.first.paper.study.higher_is_better
+    return rates_table(entry.tried, higher)
 
 
 def _command(entry: Entry, index: Index) -> str | None:
