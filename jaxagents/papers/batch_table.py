@@ -16,7 +16,7 @@ from jaxagents.papers.forest import Forest, lay_out_forest
 from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, decide
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED
-from jaxagents.papers.study import LEAST_SEEDS, Paper
+from jaxagents.papers.study import LEAST_SEEDS, Paper, Study
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.statistics import (
@@ -43,7 +43,7 @@ class Measured(NamedTuple):
         word: by the rule of `describe`; "" of the first baseline.
         values: of the study's metric by seed; diverged runs have none.
         start: the metric of what the runs started from, by seed.
-        further: means of the study's other metrics, by name.
+        further: of the study's other metrics by name, values by seed.
         mean: with its 95 % interval; None without a value.
         difference: to the first baseline with Welch's 95 % interval, more than 0 where the arm is better.
         p: of the difference, adjusted by Holm over all arms of the batch.
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
     word: str
     values: Mapping[int, float]
     start: Mapping[int, float]
-    further: Mapping[str, float]
+    further: Mapping[str, Mapping[int, float]]
     mean: Interval | None
     difference: Interval | None
     p: float | None
@@ -68,6 +68,15 @@ class Measured(NamedTuple):
     minutes: float
     cpu_minutes: float
     failure: str = ""
+
+    def values_of(self, metric: str, study: Study) -> Mapping[int, float]:
+        """Returns the values of a metric of the study by seed."""
+        return self.values if metric == study.metric else self.further.get(metric, {})
+
+    def mean_of(self, metric: str) -> float:
+        """Returns the mean of one of the study's other metrics; NaN without values."""
+        values = [*self.further.get(metric, {}).values()]
+        return float(np.mean(values)) if values else math.nan
 
 
 def describe(difference: Interval, p: float, simultaneous: Interval, smallest: float) -> str:
@@ -139,7 +148,7 @@ def measure_batch(
                 word=word,
                 values=of_arm,
                 start=_values(mine, study.metric, at_start=True),
-                further={metric: _mean(mine, metric) for metric in reported_metrics(batch)[1:]},
+                further={metric: _values(mine, metric) for metric in reported_metrics(batch)[1:]},
                 mean=mean,
                 difference=difference,
                 p=adjusted.get(name),
@@ -193,10 +202,7 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
         f"![Differences to {first}]({picture.name})\n\n",
         markdown_row(*columns_of(study.metric), *further),
         markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
-        *[
-            markdown_row(*cells_of(row), *[f"{row.further.get(name, math.nan):.3g}" for name in further])
-            for row in rows
-        ],
+        *[markdown_row(*cells_of(row), *[f"{row.mean_of(name):.3g}" for name in further]) for row in rows],
         "\n",
         *[f"- {line}\n" for line in notes_of(rows, checks)],
         f"\nDifferences are to `{first}`, more than 0 where an arm is better, with Welch's 95 % intervals; they are "
@@ -251,11 +257,6 @@ def _values(lines: Sequence[Line], metric: str, *, at_start: bool = False) -> di
 def _arrays(values: Mapping[int, float], base: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the values of an arm and of the baseline, in the order of their seeds."""
     return np.asarray([*values.values()]), np.asarray([*base.values()])
-
-
-def _mean(lines: Sequence[Line], metric: str) -> float:
-    values = [*_values(lines, metric).values()]
-    return float(np.mean(values)) if values else math.nan
 
 
 def _signed(interval: Interval, sign: float) -> Interval:

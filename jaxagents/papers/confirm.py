@@ -10,7 +10,9 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 | last look | after 24 seeds, where the first one decides nothing |
 | fresh | above every seed that was registered for a paper before |
 
-"below" turns the sign; "equal to" asks for an interval within the smallest effect. Nothing is typed by hand.
+"below" turns the sign; "equal to" asks for an interval within the smallest effect. A claim may be of another metric
+that the study reports, as in "rollout/thought_tokens_per_turn below grpo"; as the study names no smallest effect of it,
+the interval of d must exclude 0. Nothing is typed by hand.
 """
 
 import datetime
@@ -29,12 +31,14 @@ from jaxagents.papers.arms import Composed, methods_of
 from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.leases import leased
+from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.power import power_of, seeds_needed
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.study import LEAST_SEEDS, Paper, nearest
 from jaxagents.reporting.loggers import to_json, write_atomically
 from jaxagents.reporting.reports import versions
 from jaxagents.reporting.statistics import Interval, welch_interval
+from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.methods import Method
 
 CONFIRMATIONS_FILE = "confirmations.json"
@@ -61,6 +65,7 @@ class Confirmation(NamedTuple):
         commit: of the code.
         time: UTC.
         looks: numbers of seeds after which a verdict may fall, see `study.Paper`; none: once, after all seeds.
+        metric: that is compared; "": the study's.
         digest: of all of this; another one says that the record was changed by hand.
     """
 
@@ -77,6 +82,7 @@ class Confirmation(NamedTuple):
     commit: str | None
     time: str
     looks: Sequence[int] = ()
+    metric: str = ""
     digest: str = ""
 
 
@@ -124,7 +130,9 @@ def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, 
         title=title,
         claim=claim,
         minutes=minutes,
-        headline=(Expectation(batch.study.metric, record.kind, (record.arm, record.rival), record.margin),),
+        headline=(
+            Expectation(record.metric or batch.study.metric, record.kind, (record.arm, record.rival), record.margin),
+        ),
         seeds=tuple(record.seeds),
         looks=tuple(record.looks),
         arms=tuple(arms[name] for name in named),
@@ -221,19 +229,24 @@ def _register(
 ) -> Confirmation:
     study = batch.study
     rivals = [*(arm.name for arm in batch.arms), *([START] if study.start is not None else [])]
-    kind, rival = read_claim(method, study.metric, rivals)
+    metric, kind, rival = read_claim(method, reported_metrics(batch), rivals)
     named = [arm for arm in (name, rival) if arm != START]
     if missing := [arm for arm in named if arm not in measured or len(measured[arm].values) < LEAST_SEEDS]:
         raise ValueError(
             f"`{method.id}` must be measured on {LEAST_SEEDS} seeds before it is confirmed, got fewer of {missing[0]}; "
             f"try reproduce.py study={study.id.partition('/')[2]}."
         )
-    beside = measured[name].start if rival == START else measured[rival].values
-    own, others = (np.asarray([*of.values()]) for of in (measured[name].values, beside))
+    beside = measured[name].start if rival == START else measured[rival].values_of(metric, study)
+    own, others = (np.asarray([*of.values()]) for of in (measured[name].values_of(metric, study), beside))
     difference = welch_interval(own, others)
     deviation = math.sqrt(float(own.var(ddof=1)) + float(others.var(ddof=1)))
-    margin, effect = margin_of(kind, difference, study.smallest_effect)
-    expected = Expectation(study.metric, kind, (name, rival), margin)
+    margin, effect = margin_of(kind, difference, study.smallest_effect if metric == study.metric else math.nan)
+    if math.isnan(margin):
+        raise ValueError(
+            f"`{method.id}` claims {metric}, of which the study names no smallest effect: a difference must be seen "
+            f"before it is confirmed, got {describe_interval(difference._asdict())}."
+        )
+    expected = Expectation(metric, kind, (name, rival), margin)
     needed = seeds_needed(expected, effect, deviation, _POWER) or MOST_SEEDS
     count = min(max(needed, LEAST_SEEDS), MOST_SEEDS)
     record = Confirmation(
@@ -245,6 +258,7 @@ def _register(
         margin=float(f"{margin:.3g}"),
         seeds=list(range(fresh, fresh + MOST_SEEDS)),
         looks=[count, MOST_SEEDS] if count < MOST_SEEDS else [],
+        metric="" if metric == study.metric else metric,
         power=round(power_of(expected, effect, deviation, count), 3),
         measured=[float(f"{value:.4g}") for value in difference],
         settings={arm: composed[arm].settings for arm in named},
@@ -254,19 +268,26 @@ def _register(
     return record._replace(digest=_digest(record))
 
 
-def read_claim(method: Method, metric: str, arms: Sequence[str]) -> tuple[str, str]:
-    """Returns the direction and the rival of what a method claims, `[<metric>] above|below|equal to <arm>`.
+def read_claim(method: Method, metrics: Sequence[str], arms: Sequence[str]) -> tuple[str, str, str]:
+    """Returns metric, direction and rival of what a method claims, `[<metric>] above|below|equal to <arm>`.
+
+    Args:
+        method: with a field `Claim`.
+        metrics: that the study reports; the first one is meant where the claim names none.
+        arms: of the study.
 
     Raises:
         ValueError: it claims nothing, something of another metric, or beside an arm that is not there.
     """
     claim = method.fields.get("Claim", "")
     found = re.match(r"(?:(.+?)\s+)??(above|below|equal to)\s+(\w+)", claim)
-    if found and found[1] in (None, metric) and found[3] in arms:
-        return _KINDS[found[2]], found[3]
+    own = found is not None and (found[1] in (None, metrics[0]) or (found[1] in metrics and found[3] != START))
+    if found and own and found[3] in arms:
+        return found[1] or metrics[0], _KINDS[found[2]], found[3]
+    further = f", or another of {', '.join(metrics[1:])}" if metrics[1:] else ""
     raise ValueError(
-        f"`{method.id}` must claim `{metric} above|below|equal to <arm>` in its header, with one of {', '.join(arms)}, "
-        f"got {claim or 'nothing'!r}."
+        f"`{method.id}` must claim `{metrics[0]} above|below|equal to <arm>`{further} in its header, with one of "
+        f"{', '.join(arms)}, got {claim or 'nothing'!r}."
     )
 
 
@@ -296,6 +317,7 @@ def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
 
 def _digest(record: Confirmation) -> str:
     content = {name: value for name, value in to_json(record._asdict()).items() if name != "digest"}
-    if not content["looks"]:
-        del content["looks"]
+    for later in ("looks", "metric"):  # Records of before have none.
+        if not content[later]:
+            del content[later]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -229,7 +229,7 @@ def _study_facts(study: StudyEntry, index: Index) -> dict[str, Any]:
         "forest": lay_out_batch(batch, study.rows) if study.rows else None,
         "pictures": [panel] if panel is not None else [],
         "head": [*columns_of(batch.study.metric), *further],
-        "rows": [[*cells_of(row), *(f"{row.further[name]:.3g}" for name in further)] for row in study.rows],
+        "rows": [[*cells_of(row), *(f"{row.mean_of(name):.3g}" for name in further)] for row in study.rows],
         "arms": [(arm.name, list(arm.overrides), arm.function) for arm in batch.arms],
         "names": [row.arm for row in study.rows],
         "sentences": notes_of(study.rows, study.checks) if study.rows else [],

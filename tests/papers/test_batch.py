@@ -53,7 +53,7 @@ def test_a_batch_runs_what_is_missing_and_says_what_it_measured(calls, tmp_path,
     assert list(rows) == ["base", "up", "same", "down"]
     assert (rows["up"].word, rows["down"].word) == (BETTER, WORSE) and rows["base"].word == ""
     assert rows["up"].difference.mean == pytest.approx(1.0) and rows["up"].values[103] == pytest.approx(11.3)
-    assert rows["up"].p < 0.05 and rows["same"].p == 1.0 and rows["up"].further["curve"] == 1.0
+    assert rows["up"].p < 0.05 and rows["same"].p == 1.0 and rows["up"].mean_of("curve") == 1.0
     print_batch(of, [*rows.values()], [])
     printed = capsys.readouterr().out
     assert "better" in printed and "3 differences; without adjustment 0.2 of them" in printed

@@ -125,23 +125,45 @@ def test_the_rule():
 @pytest.mark.parametrize(
     ("claim", "read"),
     [
-        ("above grpo", ("higher", "grpo")),
-        ("success above grpo; and faster", ("higher", "grpo")),
-        ("below grpo.", ("lower", "grpo")),
-        ("equal to rft", ("equal", "rft")),
-        ("above grpo, its baseline", ("higher", "grpo")),
-        ("above rft and above grpo", ("higher", "rft")),
+        ("above grpo", ("success", "higher", "grpo")),
+        ("success above grpo; and faster", ("success", "higher", "grpo")),
+        ("below grpo.", ("success", "lower", "grpo")),
+        ("equal to rft", ("success", "equal", "rft")),
+        ("above grpo, its baseline", ("success", "higher", "grpo")),
+        ("above rft and above grpo", ("success", "higher", "rft")),
+        ("mean(train/entropy) below grpo", ("mean(train/entropy)", "lower", "grpo")),
     ],
 )
 def test_claims_are_read(claim, read):
     method = Method("m", "m", "s", {"Claim": claim}, {}, {})
-    assert read_claim(method, "success", ["grpo", "rft"]) == read
+    assert read_claim(method, ["success", "mean(train/entropy)"], ["grpo", "rft"]) == read
 
 
-@pytest.mark.parametrize("claim", ["", "better than grpo", "above ppo", "return above grpo"])
+@pytest.mark.parametrize("claim", ["", "better than grpo", "above ppo", "return above grpo", "steps below start"])
 def test_claims_that_no_run_can_show_are_refused(claim):
-    with pytest.raises(ValueError, match="`m` must claim `success above"):
-        read_claim(Method("m", "m", "s", {"Claim": claim}, {}, {}), "success", ["grpo"])
+    with pytest.raises(ValueError, match=r"`m` must claim `success above.*, or another of steps in its header"):
+        read_claim(Method("m", "m", "s", {"Claim": claim}, {}, {}), ["success", "steps"], ["grpo", "start"])
+
+
+def test_a_claim_of_another_metric_is_confirmed_by_what_was_seen_of_it(measured, monkeypatch):
+    of, _, composed, asked = measured  # The last value of the curve is the offset, the same for all seeds.
+    noise = {"up": 0.01, "base": 0.02, "same": 0.03, "down": 0.0, "silent": 0.0}
+    rows = [
+        row._replace(further={"curve": {seed: noise[row.arm] * (seed % 2) + (row.arm == "up") for seed in SEEDS}})
+        for row in measured[1]
+    ]
+    claims = {"up": "curve above base", "same": "curve above base"}
+    for name, claim in claims.items():
+        monkeypatch.setitem(METHODS, name, METHODS[name]._replace(fields={"Study": "s", "Claim": claim}))
+    record = confirm((of, rows, composed, asked), ["up"])["up"]
+    assert record.metric == "curve" and record.margin == pytest.approx(0.4975, abs=1e-3) and record.kind == "higher"
+    paper = confirmed_paper(of, record, "T", "c")
+    assert paper.headline[0].metric == "curve" and paper.headline[0].arms == ("up", "base")
+    assert run_papers([paper], asked) == {}
+    assert judge(paper, read_paper_runs(paper, CONFIGS, asked.results)).word == "reproduced"
+    assert confirmation_changes(read_confirmations(asked.results)["up"], composed) == []
+    with pytest.raises(ValueError, match="`same` claims curve, of which the study names no smallest effect"):
+        confirm((of, rows, composed, asked), ["same"])
 
 
 def test_too_few_runs_are_not_confirmed(calls, tmp_path, monkeypatch):
