@@ -17,7 +17,7 @@ from jaxagents.reporting.reports import versions
 REGISTRATIONS_FILE = "registrations.json"
 _CHANGED = "+changes"
 _COUNTS = {  # What of the files is registered; titles and notes may change.
-    "paper": ("headline", "secondary", "arms", "mechanism", "looks"),
+    "paper": ("headline", "secondary", "arms", "mechanism", "looks", "start_seed"),
     "study": (
         *("metric", "higher_is_better", "checks", "arms", "experiment", "overrides", "arguments"),
         *("start", "start_seed", "deterministic"),

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,7 +242,7 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     """Makes a paper of plain data, as in its YAML file.
 
     Args:
-        values: of the file, with `id` and `family`.
+        values: of the file, with `id` and `family`; a `start_seed` comes before the study's.
         study: that it names.
         source: what the study's file says.
 
@@ -251,6 +251,7 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
             that neither the paper nor its study has.
     """
     values = dict(values)
+    study = replace(study, start_seed=values.get("start_seed", study.start_seed))
     own = _make_arms(values.get("arms"), study.experiment, study.overrides, study.start)
     shared = {arm.name: arm for arm in study.arms}
     if twice := [arm.name for arm in own if arm.name in shared]:
@@ -268,7 +269,7 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
     made["metrics"] = _texts("metrics", values.get("metrics", ()))
     record = {key: node for key, node in values.items() if key not in ("title", "claim", "minutes", "authors", "notes")}
     made["source"] = {"paper": record, "study": dict(source or {})}
-    paper = make_section(Paper, "paper", values | made)
+    paper = make_section(Paper, "paper", {key: node for key, node in (values | made).items() if key != "start_seed"})
     require_verdict_seeds(paper.seeds, study.deterministic)
     if not 1 <= len(paper.headline) <= 2:
         raise ValueError(

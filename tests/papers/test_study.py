@@ -6,6 +6,7 @@ import yaml
 from jaxagents.papers.arms import compose_arms
 from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.library import load_paper, load_study, paper_files, select_papers, study_files
+from jaxagents.papers.registration import registered_content
 from jaxagents.papers.study import choose_arms, make_paper, make_study, parse_seeds
 from tests import CONFIGS
 
@@ -79,6 +80,17 @@ def test_a_study_and_a_paper_are_read():
     )
     assert paper.seeds == tuple(range(10, 18)) and paper_with(seeds="1-3").seeds == (1, 2, 3)
     assert paper.study.checks == (Expectation("success", "below", ("baseline",), 0.9),)
+
+
+def test_a_paper_may_ask_for_a_start_of_every_seed():
+    study, values = make_study(yaml.safe_load(STUDY)), yaml.safe_load(PAPER)
+    first = make_paper(values, study)
+    own = make_paper({**values, "start_seed": None}, study)
+    assert (first.study.start_seed, own.study.start_seed, study.start_seed) == (0, None, 0)
+    assert registered_content(first, {})["paper"] == {
+        name: node for name, node in registered_content(own, {})["paper"].items() if name != "start_seed"
+    }
+    assert registered_content(own, {})["paper"]["start_seed"] is None
 
 
 def test_every_expectation_is_told_in_words():
