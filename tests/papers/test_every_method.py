@@ -40,8 +40,8 @@ def test_every_method_is_switched_on_in_its_study():
     assert {name: study for name, study in absent.items() if name not in ARMS and name not in called} == {}
 
 
-def _traced(study, arm):
-    """Returns the texts of the programs that initialise and update every stage, without addresses."""
+def _traced(study, arm, evaluated=False):
+    """Returns the texts of the programs that initialise, update and evaluate every stage, without addresses."""
     recipe = compose_arm(study, arm, CONFIGS, quick=True).recipe
     texts = []
     for stage in build_stages(recipe, 1):
@@ -49,7 +49,9 @@ def _traced(study, arm):
         update = jax.make_jaxpr(lambda state, runner=runner: runner.run(state, 1))(runner.abstract)
         start = runner.abstract.learner.params if stage.start is not None or index else None
         init = jax.make_jaxpr(lambda start, runner=runner, index=index: runner.init(0, index, start))(start)
-        texts.append(re.sub(r"0x[0-9a-f]+", "", f"{init}\n{update}"))
+        params = runner.abstract.learner.params
+        evaluation = jax.make_jaxpr(stage.evaluate)(params) if evaluated else ""
+        texts.append(re.sub(r"0x[0-9a-f]+", "", f"{init}\n{update}\n{evaluation}"))
     return texts
 
 
@@ -72,17 +74,18 @@ def _without(arm, name):
 @pytest.mark.parametrize("name", ARMS)
 def test_switching_a_method_on_changes_the_program(name):
     study, arm = ARMS[name]
-    with_it = _traced(study, arm)
-    without = [*_composed(study, [_without(arm, name)])]
+    evaluated = "evaluation" in METHODS[name].groups  # Others change what is trained.
+    with_it = _traced(study, arm, evaluated)
+    without = [*_composed(study, [_without(arm, name)], evaluated)]
     # An experiment may have the method already: baselines take it away. What an arm sets besides may need it.
     others = study.arms[:1] if without else (arm._replace(overrides=_shared(study)), *study.arms)
-    assert any(with_it != text for text in chain(without, _composed(study, others)))
+    assert any(with_it != text for text in chain(without, _composed(study, others, evaluated)))
 
 
-def _composed(study, arms):
+def _composed(study, arms, evaluated):
     """Yields what `_traced` gives of those arms that can be composed."""
     for arm in arms:
         try:
-            yield _traced(study, arm)
+            yield _traced(study, arm, evaluated)
         except (ValueError, HydraException):
             continue
