@@ -109,7 +109,7 @@ class EpisodeStatisticsState:
     agent_return: Array | None = None
 
 
-def episode_statistics(environment: Environment) -> Environment:
+def episode_statistics(environment: Environment, *, per_agent: bool = False) -> Environment:
     """Adds the running totals `info["episode_return"]` and `info["episode_length"]`, this step included.
 
     The return is the undiscounted sum of rewards; of their mean over the agents that acted where there is an agent
@@ -119,10 +119,13 @@ def episode_statistics(environment: Environment) -> Environment:
 
     Args:
         environment: goes inside `auto_reset`, which starts the totals anew.
+        per_agent: adds the returns of agents of one team, too.
 
     Returns:
         The environment, with `EpisodeStatisticsState`.
     """
+
+    counts_agents = bool(environment.teams) or (per_agent and environment.num_agents > 1)
 
     def weights_of(reward: Array, agent_mask: Array | None) -> Array:
         return jnp.ones_like(reward) if agent_mask is None else agent_mask.astype(reward.dtype)
@@ -139,9 +142,9 @@ def episode_statistics(environment: Environment) -> Environment:
             "episode_return": state.episode_return,
             "episode_length": state.episode_length,
         }
-        if environment.teams:
+        if counts_agents:
             returns = state.agent_return
-            own = {name: jnp.mean(returns[np.asarray(agents)]) for name, agents in environment.teams.items()}
+            own = {name: jnp.mean(returns[np.asarray(agents)]) for name, agents in (environment.teams or {}).items()}
             own |= {f"agent_{number}": returns[number] for number in range(environment.num_agents)}
             own = {f"episode_return_{name}": value for name, value in own.items()}
             info["metrics"] = {**info.get("metrics", {}), **own}
@@ -155,7 +158,7 @@ def episode_statistics(environment: Environment) -> Environment:
             episode_length=jnp.zeros((), jnp.int32),
             running=~ended(timestep),
             agent_mask=timestep.info.get("agent_mask"),
-            agent_return=jnp.zeros(environment.num_agents, jnp.float32) if environment.teams else None,
+            agent_return=jnp.zeros(environment.num_agents, jnp.float32) if counts_agents else None,
         )
         return annotate(state, timestep)
 

@@ -34,8 +34,8 @@ def make_evaluator(
 
     Returns:
         `(params, key) -> dict` of float32 `[E]`: `episode_return`, `episode_length`, `finished` (1.0 where the episode
-        ended by itself), and, where the world tells, `success` and those of `info["metrics"]`. The same key gives the
-        same tasks.
+        ended by itself), of teams `episode_return_agent_<number>`, and, where the world tells, `success` and those of
+        `info["metrics"]`. The same key gives the same tasks.
 
     Raises:
         ValueError: `num_episodes` is not positive, or the game has several streams of rewards.
@@ -48,7 +48,7 @@ def make_evaluator(
             f"{environment.name!r}; wrap it in `against`."
         )
     bound = environment.max_steps if max_steps is None else max_steps
-    tracked = episode_statistics(squash_actions(environment))
+    tracked = episode_statistics(squash_actions(environment), per_agent=True)
     agents = (environment.num_agents,) if environment.num_agents else ()
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:

@@ -163,20 +163,32 @@ def test_episode_statistics_average_over_agents():
     assert values(timesteps, lambda t: t.info["episode_return"]) == [0, 2, 6]
 
 
-def test_episode_statistics_average_over_the_agents_that_acted():
+def two_who_leave():
+    """Rewards of the first two of three agents count in the first step, of the first one in the second."""
     counter = make_counter(num_agents=3)
 
     def view(state, timestep):
         alive = jnp.stack([jnp.asarray(True), state["steps"] < 1, jnp.asarray(False)])
         return state, timestep.replace(info={"agent_mask": alive})
 
-    environment = dataclasses.replace(
+    return dataclasses.replace(
         counter,
         reset=lambda key, task: view(*counter.reset(key, task)),
         step=lambda key, state, action: view(*counter.step(key, state, action)),
     )
-    timesteps = play(episode_statistics(environment), jnp.asarray(0), [0, 0])
+
+
+def test_episode_statistics_average_over_the_agents_that_acted():
+    timesteps = play(episode_statistics(two_who_leave()), jnp.asarray(0), [0, 0])
     # The second agent acts in the first step, where the mean of (1, 2) counts, and is gone in the second: mean of (2).
+    assert values(timesteps, lambda t: t.info["episode_return"]) == [0, 1.5, 3.5]
+    assert "metrics" not in timesteps[0].info
+
+
+def test_episode_statistics_count_the_agents_of_one_team_where_they_are_asked_to():
+    timesteps = play(episode_statistics(two_who_leave(), per_agent=True), jnp.asarray(0), [0, 0])
+    for agent, returns in enumerate(([0, 1, 3], [0, 2, 2], [0, 0, 0])):
+        assert values(timesteps, lambda t, agent=agent: t.info["metrics"][f"episode_return_agent_{agent}"]) == returns
     assert values(timesteps, lambda t: t.info["episode_return"]) == [0, 1.5, 3.5]
 
 
