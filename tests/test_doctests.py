@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import re
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -20,7 +22,7 @@ NAMES = [
 
 
 def test_there_are_examples():
-    assert len(NAMES) >= 8
+    assert len(NAMES) >= 18
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,6 +37,16 @@ def test_packages_are_there_by_name():
     assert {*jaxagents.__all__} <= {*dir(jaxagents)} and (ROOT / "jaxagents/py.typed").is_file()
     with pytest.raises(AttributeError, match="`jaxagents` must be asked for one of data, .*, got 'trainer'"):
         _ = jaxagents.trainer
+
+
+def test_modules_are_imported_when_they_are_first_used():
+    code = """
+import sys, jaxagents
+assert "jaxagents.ops.returns" not in sys.modules
+jaxagents.ops.returns.lambda_returns, jaxagents.environments.text.lists.make_environment
+assert not hasattr(jaxagents.ops, "return") and not hasattr(jaxagents.ops, "__wrapped__")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.mark.exhaustive

@@ -20,6 +20,13 @@ def negative_log_likelihood(distribution: Any, action: Array) -> Array:
 
     References:
         Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> from jaxagents.ops.distributions import Categorical
+        >>> policy = Categorical(logits=jnp.log(jnp.array([[0.25, 0.75]])))
+        >>> print(negative_log_likelihood(policy, jnp.array([0])))
+        [1.3862944]
     """
     return -distribution.log_prob(action)
 
@@ -79,6 +86,11 @@ def gail_reward(logit: Array) -> Array:
 
     References:
         Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(gail_reward(jnp.array([0.0, 5.0])))
+        [0.6931472 5.0067153]
     """
     return jax.nn.softplus(logit)
 
@@ -88,5 +100,10 @@ def airl_reward(logit: Array) -> Array:
 
     References:
         Fu, Luo and Levine (2018), Learning robust rewards with adversarial inverse reinforcement learning, section 3.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> airl_reward(jnp.array([0.5, -2.0])).tolist()
+        [0.5, -2.0]
     """
     return logit

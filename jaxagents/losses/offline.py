@@ -99,6 +99,11 @@ def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.
 
     References:
         Kostrikov, Nair and Levine (2022), equation 5.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(expectile_loss(jnp.array([0.0, 0.0]), jnp.array([1.0, -1.0]), expectile=0.75))
+        [0.75 0.25]
     """
     error = jax.lax.stop_gradient(target) - value
     return jnp.abs(expectile - (error < 0.0)) * jnp.square(error)

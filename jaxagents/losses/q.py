@@ -125,6 +125,11 @@ def q_loss(value: Values, target: Array, *, delta: Array | float = 1.0) -> Array
 
     Returns:
         float `[...]`: `categorical_loss`, `quantile_huber_loss` or `huber_loss`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> q_loss(jnp.array([0.0, 0.0]), jnp.array([0.5, 3.0])).tolist()
+        [0.125, 2.5]
     """
     if isinstance(value, CategoricalValues):
         return categorical_loss(value, target)
@@ -177,12 +182,23 @@ def rescale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
 
     References:
         Pohlen et al. (2018), Observe and look further, proposition A.2.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(rescale(jnp.array([0.0, 3.0, -8.0])))
+        [ 0.     1.003 -2.008]
     """
     return jnp.sign(value) * (jnp.sqrt(jnp.abs(value) + 1.0) - 1.0) + epsilon * value
 
 
 def unscale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
-    """Computes the inverse of `rescale`, per element."""
+    """Computes the inverse of `rescale`, per element.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(unscale(rescale(jnp.array([100.0]))))
+        [100.000015]
+    """
     shifted = jnp.abs(value) + 1.0 + epsilon
     # `(root - 1) / (2 epsilon)`, of which a small epsilon would leave few digits.
     ratio = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * epsilon * shifted) + 1.0)
@@ -205,6 +221,12 @@ def soft_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: 
     References:
         Haarnoja et al. (2018b), equation 6.
         Fujimoto, van Hoof and Meger (2018), equation 10.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> next_q, reward, discount = jnp.array([[2.0], [3.0]]), jnp.array([1.0]), jnp.array([0.5])
+        >>> soft_q_target(reward, discount, next_q, jnp.array([-4.0]), jnp.array(0.25)).tolist()  # 1 + 0.5 (2 + 1)
+        [2.5]
     """
     next_value = jnp.min(next_q, axis=0) - temperature * next_log_prob
     return jax.lax.stop_gradient(reward + discount * next_value)
@@ -222,6 +244,11 @@ def sac_critic_loss(q: Array, target: Array) -> Array:
 
     References:
         Haarnoja et al. (2018b), equation 5.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> sac_critic_loss(jnp.array([[1.0], [2.0]]), jnp.array([3.0])).tolist()
+        [2.5]
     """
     return 0.5 * jnp.sum(jnp.square(q - jax.lax.stop_gradient(target)[None]), axis=0)
 
@@ -239,6 +266,11 @@ def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
 
     References:
         Haarnoja et al. (2018b), equation 9.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> sac_actor_loss(jnp.array([[1.0], [2.0]]), jnp.array([-4.0]), jnp.array(0.25)).tolist()
+        [-2.0]
     """
     return jax.lax.stop_gradient(temperature) * log_prob - smallest(q)
 

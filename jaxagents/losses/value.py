@@ -12,6 +12,11 @@ def squared_loss(value: Array, target: Array) -> Array:
     Args:
         value: float `[...]`.
         target: float `[...]`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> squared_loss(jnp.array([1.0, 2.0]), jnp.array([0.0, 2.5])).tolist()
+        [0.5, 0.125]
     """
     return 0.5 * jnp.square(value - jax.lax.stop_gradient(target))
 
@@ -28,6 +33,11 @@ def huber_loss(value: Array, target: Array, *, delta: Array | float = 1.0) -> Ar
 
     References:
         Huber (1964).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> huber_loss(jnp.array([0.0, 0.0]), jnp.array([0.5, 3.0])).tolist()
+        [0.125, 2.5]
     """
     magnitude = jnp.abs(value - jax.lax.stop_gradient(target))
     quadratic = jnp.minimum(magnitude, delta)
@@ -47,6 +57,12 @@ def clipped_value_loss(value: Array, old_value: Array, target: Array, *, clip_ep
 
     References:
         Schulman et al. (2017), released implementation; absent from the paper.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> value, old, target = jnp.array([1.0]), jnp.array([0.0]), jnp.array([1.0])
+        >>> clipped_value_loss(value, old, target, clip_epsilon=0.5).tolist()  # As if the value were 0.5.
+        [0.125]
     """
     old_value = jax.lax.stop_gradient(old_value)
     clipped = old_value + jnp.clip(value - old_value, -clip_epsilon, clip_epsilon)

@@ -110,7 +110,13 @@ def is_bounded(space: Discrete | Box) -> bool:
 
 
 def squash(unsquashed: Array, *, low: float, high: float) -> Array:
-    """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise."""
+    """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(squash(jnp.array([0.0, 20.0]), low=-2.0, high=2.0))
+        [0. 2.]
+    """
     return 0.5 * (high + low) + 0.5 * (high - low) * jnp.tanh(unsquashed)
 
 
@@ -122,6 +128,11 @@ def unsquash(action: Array, *, low: float, high: float, margin: float = 1e-3) ->
         low: of the interval.
         high: of the interval.
         margin: distance from the bounds that is kept, in units of half the interval: `tanh` never reaches them.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(unsquash(jnp.array([0.0, 1.0]), low=-2.0, high=2.0))
+        [0.         0.54930615]
     """
     middle, half = 0.5 * (high + low), 0.5 * (high - low)
     return jnp.arctanh(jnp.clip((action - middle) / half, -1.0 + margin, 1.0 - margin))

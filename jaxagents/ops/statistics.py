@@ -56,6 +56,12 @@ def update_statistics(
 
     References:
         Chan, Golub and LeVeque (1983), equations 2.1.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> statistics = update_statistics(init_statistics(jnp.zeros(2)), jnp.array([[0.0, 1.0], [2.0, 5.0]]))
+        >>> print(statistics.mean)
+        [1. 3.]
     """
 
     def total(value: Array) -> Array:
@@ -96,6 +102,12 @@ def normalize(statistics: RunningStatistics, values: PyTree, *, clip: float = 10
         values: pytree of arrays `[..., *element]`.
         clip: largest magnitude of the result, in standard deviations.
         epsilon: keeps the division finite where nothing varies.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> statistics = update_statistics(init_statistics(jnp.zeros(1)), jnp.array([[0.0], [2.0]]))
+        >>> print(normalize(statistics, jnp.array([2.0])))
+        [1.]
     """
 
     def normalize_leaf(mean: Array, variance: Array, values: Array) -> Array:

@@ -16,12 +16,23 @@ def symlog(value: Array) -> Array:
 
     References:
         Hafner et al. (2023), Mastering diverse domains through world models, equation 9.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(symlog(jnp.array([-10.0, 0.0, 1000.0])))
+        [-2.3978953  0.         6.908755 ]
     """
     return _odd(jnp.log1p, value)
 
 
 def symexp(value: Array) -> Array:
-    """Computes `sign(x) (exp(|x|) - 1)`, the inverse of `symlog`, elementwise."""
+    """Computes `sign(x) (exp(|x|) - 1)`, the inverse of `symlog`, elementwise.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> print(symexp(symlog(jnp.array([-10.0, 1000.0]))))
+        [ -10.000001 1000.00006 ]
+    """
     return _odd(jnp.expm1, value)
 
 

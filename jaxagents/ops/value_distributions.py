@@ -130,6 +130,11 @@ def mask_q(q: Array, action_mask: Array | None) -> Array:
     Args:
         q: float `[..., A]`.
         action_mask: bool `[..., A]`, True = allowed; None when every action is.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> mask_q(jnp.array([1.0, 2.0]), jnp.array([True, False])).argmax().tolist()
+        0
     """
     return q if action_mask is None else jnp.where(action_mask, q, jnp.finfo(q.dtype).min)
 
