@@ -8,6 +8,7 @@
 """
 
 import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 
 __all__ = [
@@ -19,22 +20,19 @@ __all__ = [
 def __getattr__(name: str) -> ModuleType:
     """Imports a package, or says which there are."""
     if name in __all__:
-        return _import(f"jaxagents.{name}")
+        return importlib.import_module(f"jaxagents.{name}")
     raise AttributeError(f"`jaxagents` must be asked for one of {', '.join(__all__)}, got {name!r}.")
 
 
-def _import(name: str) -> ModuleType:
-    """Imports a module; a package imports its own when they are first used."""
+def modules_of(package: str) -> Callable[[str], ModuleType]:
+    """Returns the `__getattr__` of a package that imports its modules when they are first used."""
 
-    def find(below: str) -> ModuleType:
-        if not below.startswith("_") and importlib.util.find_spec(f"{name}.{below}") is not None:
-            return _import(f"{name}.{below}")
-        raise AttributeError(f"module {name!r} has no attribute {below!r}")
+    def find(name: str) -> ModuleType:
+        if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    module = importlib.import_module(name)
-    if hasattr(module, "__path__"):
-        module.__dict__.setdefault("__getattr__", find)
-    return module
+    return find
 
 
 def __dir__() -> list[str]:

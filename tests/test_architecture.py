@@ -92,6 +92,8 @@ def _allowed(path, name):
         )
     if root != "jaxagents":
         return root != "experiments"
+    if path.name == "__init__.py" and rest == ["modules_of"]:
+        return True
     own = path.parts[1].removesuffix(".py")
     return bool(rest) and rest[0] in {own, *MAY_IMPORT[own].split()}
 

@@ -1,1 +1,5 @@
 """Environments: pure functions `sample_task`, `reset` and `step` of one instance, wrappers, and adapters to suites."""
+
+from jaxagents import modules_of
+
+__getattr__ = modules_of(__name__)

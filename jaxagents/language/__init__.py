@@ -1,1 +1,5 @@
 """Language agents: tokenizers, generation, dialogue, tools, demonstrations, and checkpoints of other libraries."""
+
+from jaxagents import modules_of
+
+__getattr__ = modules_of(__name__)

@@ -1,1 +1,5 @@
 """Networks: modules of Flax, from torsos and recurrent cores to transformers."""
+
+from jaxagents import modules_of
+
+__getattr__ = modules_of(__name__)

@@ -1,1 +1,5 @@
 """Ops: array mathematics without state: returns, advantages, credit, distributions, masks, statistics."""
+
+from jaxagents import modules_of
+
+__getattr__ = modules_of(__name__)
