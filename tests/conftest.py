@@ -67,6 +67,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item, kept in zip(items, run, strict=True) if kept]
 
 
+def pytest_collection_finish():
+    """Takes what was imported, which stays, out of what later collections look through."""
+    gc.collect()
+    gc.freeze()
+
+
 def is_further_case(item):
     """Whether a test is a case of a slow function after its first one, which represents them."""
     slow = any(mark.name == "slow" for mark in getattr(item.function, "pytestmark", ()))
