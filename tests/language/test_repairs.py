@@ -132,7 +132,7 @@ def test_without_thoughts_the_layout_of_learned_observations_has_as_many_tokens(
         make_outcome_collector(world, speak(world, context_turns=1), num_episodes=2)
 
 
-@pytest.mark.parametrize("outcome_words", [2, 0])
+@pytest.mark.parametrize("outcome_words", [2, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world, speaker, outcome_words):
     made = make_consideration_collector(world, speaker, num_episodes=8, share=1.0, outcome_words=outcome_words)
     episode, _ = collect(made, None)

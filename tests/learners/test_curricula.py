@@ -26,6 +26,7 @@ CURRICULA = {
     "dicode": (dicode, QUESTS, GRAPH),
     "envgen": (envgen, craft.make_environment(8, max_steps=6), GOALS),
 }
+CASES = [name if name in ("plr", "xland") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CURRICULA]
 
 
 def make(name, num_envs=4):
@@ -38,7 +39,7 @@ def make(name, num_envs=4):
     return agent.make_learner(collector, 4)
 
 
-@pytest.mark.parametrize("name", CURRICULA)
+@pytest.mark.parametrize("name", CASES)
 def test_a_later_stage_goes_on_with_the_levels(name):
     init = jax.jit(make(name).init)
     state = init(KEY)
