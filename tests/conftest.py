@@ -67,6 +67,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item, kept in zip(items, run, strict=True) if kept]
 
 
+def pytest_collection_finish():
+    """Takes what was imported, which stays, out of what later collections look through."""
+    gc.collect()
+    gc.freeze()
+
+
 def is_further_case(item):
     """Whether a test is a case of a slow function after its first one, which represents them."""
     slow = any(mark.name == "slow" for mark in getattr(item.function, "pytestmark", ()))
@@ -85,7 +91,7 @@ def is_due(nodeid, commit):
     return (zlib.crc32(f"{file}[{about}]".encode()) - int(commit, 16)) % _SHARES == 0
 
 
-_MOST_GIB = 1.5  # Of a process, above which programs are forgotten: a worker of the tests stays below 3.
+_MOST_GIB = 2.5  # Of a process, above which programs are forgotten: imports take 1.5, and workers stay below 4.
 
 
 def _free_memory():

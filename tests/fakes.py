@@ -1,5 +1,6 @@
 """Stand-ins of tests: experience, worlds, learners that only count or listen, and tokenizers."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -9,7 +10,11 @@ import optax
 from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
+from jaxagents.policies import contexts
 from jaxagents.types import Box, Environment, Learner, Rollout, Sample, TimeStep, Transition
+
+# Compiled: outside of `jax.jit`, every operation is a program of its own.
+score_tokens = jax.jit(contexts.score_tokens, static_argnames=("model", "layout", "fields"))
 
 
 def make_transition(shape=None, **fields):
@@ -165,3 +170,12 @@ def byte_pairs(vocab_size, *texts, add_prefix_space=False, **options):
     options |= {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
     backend.train_from_iterator([*texts] * 3, trainers.BpeTrainer(vocab_size=vocab_size, **options))
     return backend
+
+
+def jitted(environment):
+    """Compiles every function of a text world: outside of `jax.jit`, a loop of `lax` is compiled at each call."""
+    names = ("expert", "fingerprint", "sample_held_out_task", "prompt", "draw", "distance")
+    functions = {name: getattr(environment.text, name) for name in names}
+    text = {name: jax.jit(function) for name, function in functions.items() if function is not None}
+    own = {name: jax.jit(getattr(environment, name)) for name in ("sample_task", "reset", "step")}
+    return replace(environment, text=replace(environment.text, **text), **own)

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING
 
 from jaxagents.ops.checks import require_positive
 
@@ -96,5 +97,16 @@ def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, 
         is_group = isinstance(node, Mapping) and isinstance(before, Mapping) and "_target_" in node
         if is_group and node["_target_"] != before.get("_target_"):  # type: ignore[union-attr]
             base.pop(group)
-    merged = OmegaConf.merge(OmegaConf.create(base), override)
-    return OmegaConf.to_container(merged)  # type: ignore[return-value]
+    merged: dict[str, Any] = _merge_nodes(base, override)
+    return merged
+
+
+def _merge_nodes(base: Any, override: Any) -> Any:
+    """Returns a copy of an override, merged over the base where both are sections; what it leaves open stays."""
+    if not isinstance(override, Mapping):
+        return deepcopy(override)
+    merged = deepcopy(dict(base)) if isinstance(base, Mapping) else {}
+    for name, value in override.items():
+        if value != MISSING or name not in merged:
+            merged[name] = _merge_nodes(merged.get(name), value)
+    return merged

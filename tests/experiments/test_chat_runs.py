@@ -69,8 +69,6 @@ def test_a_run_is_trained_evaluated_and_played(folder):
     assert json.loads(evaluated.stdout.splitlines()[-1])["metrics"]["episode_return"]["mean"] == 0.25
     played = call(folder, "play.py", "path=runs/x", "trust=[my_tools]", "jsonl=played.jsonl")
     assert played.returncode == 0 and "Where does" in played.stdout, played.stderr[-3000:]
-    typed = call(folder, "play.py", "path=runs/x", "trust=[my_tools]", "role=agent")
-    assert typed.returncode == 2 and "`role` must be none in a world of free text, got 'agent'" in typed.stderr
 
 
 @pytest.mark.exhaustive

@@ -63,11 +63,11 @@ def test_a_wrong_path_is_refused_by_the_main(call_main, run_dir):
 
 
 @pytest.mark.slow
-def test_levels_that_a_world_does_not_have_are_refused_by_the_mains(call_main, run_dir):
-    for script in ("evaluate.py", "play.py"):
-        result = call_main(script, f"path={run_dir}", "level=5", "devices.compilation_cache=null")
-        assert result.returncode == 2, result.stderr
-        assert result.stderr.startswith("Error: `level` must be ") and len(result.stderr.splitlines()) == 1
+@pytest.mark.parametrize("script", ["evaluate.py", "play.py"])
+def test_levels_that_a_world_does_not_have_are_refused_by_the_mains(call_main, run_dir, script):
+    result = call_main(script, f"path={run_dir}", "level=5", "devices.compilation_cache=null")
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("Error: `level` must be ") and len(result.stderr.splitlines()) == 1
 
 
 def test_summary_of_one_seed_is_over_episodes():

@@ -50,8 +50,6 @@ def _run_pairs():
 SHOWN = ("grpo_frozenlake", "ppo_breakout", "r2d2_tmaze", "sac_pendulum")  # Experiments of a pair that run.
 RUN = sorted(_run_pairs() - {*SHOWN})
 
-pytestmark = pytest.mark.usefixtures("memory_of_test")
-
 
 def _surrogate(width):
     target = "jaxagents.losses.policy_gradient.clipped_surrogate"
@@ -236,12 +234,14 @@ def test_an_episode_per_task_is_enough_where_none_are_compared(choices):
     build(resolve(compose(CONFIGS, "world=frozenlake", *choices, "quick=true", "when_quick.collector.group_size=1")))
 
 
+@pytest.mark.usefixtures("memory_of_test")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(TUNED))
 def test_numbers_of_a_pair_fit_its_program(name):
     assert build(resolve(compose(CONFIGS, *EXPERIMENTS[name], "quick=true"))).stages
 
 
+@pytest.mark.usefixtures("memory_of_test")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*RUN, *(name for name in EXPERIMENTS if name not in TUNED or name in SHOWN)])
 def test_it_trains_evaluates_and_reports(name, tmp_path):

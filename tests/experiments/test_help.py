@@ -22,8 +22,9 @@ for script in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_help_comes_without_jax(tmp_path):
-    scripts = [str(ROOT / "experiments" / f"{name}.py") for name in MAINS]
+@pytest.mark.parametrize("mains", [("train", "reproduce"), MAINS], ids=["most used", "all"])
+def test_help_comes_without_jax(tmp_path, mains):
+    scripts = [str(ROOT / "experiments" / f"{name}.py") for name in mains]
     result = subprocess.run(
         [sys.executable, "-c", HELP, *scripts], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -237,6 +237,11 @@ def said(monkeypatch, capsys, tmp_path):
         ),
         (
             "reproduce.py",
+            ["study=didactic_bandit", "quick=true", "seeds=[3]"],
+            "must be search seeds, from 100 on, got 3",
+        ),
+        (
+            "reproduce.py",
             ["paper=gigpo", "arms=[gigpoo]"],
             "`arms` must be of the paper gigpo, got 'gigpoo'; try gigpo",
         ),

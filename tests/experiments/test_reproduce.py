@@ -46,8 +46,6 @@ def test_a_study_is_measured_as_one_batch(call_main, tmp_path):
     ]
     again = call_main(*command, "status=true")
     assert again.returncode == 0 and "not run" in again.stdout, again.stderr
-    refused = call_main(*command, "seeds=[3]")
-    assert refused.returncode == 2 and "must be search seeds, from 100 on, got 3" in refused.stderr
     few = call_main(*command, arms, "confirm=true")
     assert few.returncode == 2 and "`lm_sft/didactic_bandit` must show what its methods are about" in few.stderr
 

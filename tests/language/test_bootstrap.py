@@ -11,8 +11,9 @@ from jaxagents.environments.text import bandit, kuhn
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.ops.credit import gae_token, gae_turn
 from jaxagents.ops.episodes import last_action_token_mask
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import EpisodeView, TokenStatistics
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 NUM_TURNS = 3

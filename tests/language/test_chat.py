@@ -23,10 +23,10 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.host_rewards import texts_of
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.decoder import Decoder
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.training.speaking import make_score, make_speak
-from tests.fakes import byte_pairs
+from tests.fakes import byte_pairs, score_tokens
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf: tokenizers")
 transformers = pytest.importorskip(
@@ -139,7 +139,9 @@ def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt
             assert pairs == [message["content"] for message in said]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [name if name in dict(QUICK) else pytest.param(name, marks=pytest.mark.exhaustive) for name in FAMILIES]
+)
 def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
     rows = [{"prompt": f"What is the opposite of naïve 🙂 {i}?", "answer": "wise"} for i in range(3)]
     rows += [{"prompt": f"Solve:\n\n2  + {i}\n"} for i in range(3)]

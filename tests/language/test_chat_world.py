@@ -20,9 +20,10 @@ from jaxagents.language.tool_format import Call, call_messages, read_tool_format
 from jaxagents.language.tools import calculate
 from jaxagents.language.tools import search as search_file
 from jaxagents.networks.transformer import Transformer
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.types import LanguageModel
+from tests.fakes import score_tokens
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf: chat templates are of transformers")
 

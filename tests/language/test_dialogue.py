@@ -13,8 +13,9 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece
 from jaxagents.networks.transformer import Transformer
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.policies.language_model import make_language_model
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 GROUPS = jnp.arange(3)

@@ -10,8 +10,9 @@ from jaxagents.environments.text.words import sentence
 from jaxagents.language.collect import dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.reporting.transcripts import to_trajectories
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(3)
 

@@ -16,6 +16,7 @@ from jaxagents.language.hints import _after_failures, make_hint_collector
 from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
 from jaxagents.language.relabel import make_stretch_collector, stretches
 from jaxagents.language.relabeling import recorded_words
+from tests.fakes import jitted
 
 KEY = jax.random.key(9)
 
@@ -23,7 +24,7 @@ KEY = jax.random.key(9)
 @pytest.fixture(scope="module")
 def hinted():
     rules = crafting.make_environment((1,), max_steps=6).text.rules
-    return make_text_world(with_hints(rules, write=procedure))
+    return jitted(make_text_world(with_hints(rules, write=procedure)))
 
 
 def said(world, episode, policy, row, turn=0):

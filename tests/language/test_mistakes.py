@@ -12,13 +12,15 @@ from jaxagents.language.interventions import replay, take_given, with_interventi
 from jaxagents.language.mistakes import make_mistake_collector
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform, start_tasks
+from tests.fakes import jitted
 
 KEY, ROWS = jax.random.key(4), 12
+REPLAY = jax.jit(replay, static_argnums=0)
 
 
 @pytest.fixture(scope="module")
 def world():
-    return crafting.make_environment((1,), informative=True, max_steps=8)
+    return jitted(crafting.make_environment((1,), informative=True, max_steps=8))
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +49,13 @@ def test_a_mistake_is_what_comes_no_closer_to_the_goal(world):
     useless = next(base for base in crafting.BASES if base not in (one, other))
     said = [f"get {one}", f"get {useless}", f"{wrong} {name}", f"get {other}", f"{wrong} {name}", f"{method} {name}"]
     start = jax.tree.map(lambda leaf: leaf[None], watched.reset(KEY, task))
-    played = replay(watched, start, words(world, *said)[None])
+    played = REPLAY(watched, start, words(world, *said)[None])
     assert played.mistaken[0].tolist() == [False, True, True, False, True, False]
     assert played.live.all() and played.success.all()
     np.testing.assert_array_equal(played.actions[0], words(world, *said))
     # Without a distance, what the expert would not have done is one: it gets the first ingredient first.
     blind = dataclasses.replace(world, text=dataclasses.replace(world.text, distance=None))
-    again = replay(with_interventions(blind, take_given), start, words(world, *said)[None])
+    again = REPLAY(with_interventions(blind, take_given), start, words(world, *said)[None])
     expert = world.text.expert(KEY, world.reset(KEY, task)[0])[0]
     assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, said[0])[0].tolist())
     assert again.mistaken[0, 1:3].all() and not again.mistaken[0, -1]
@@ -66,7 +68,7 @@ def test_who_intervenes_acts_and_is_told_of_the_mistake_before(world):
     corrected = with_interventions(world, intervene)
     task, _ = task_of_two(world)
     start = jax.tree.map(lambda leaf: leaf[None], corrected.reset(KEY, task))
-    played = replay(corrected, start, jnp.full((1, 8, 2), -1))  # Nothing that could be read.
+    played = REPLAY(corrected, start, jnp.full((1, 8, 2), -1))  # Nothing that could be read.
     expected = np.zeros((8,), bool)
     expected[: int(played.live.sum()) : 2] = True  # Every other turn is a mistake, the next one the expert's.
     np.testing.assert_array_equal(played.mistaken[0], expected & np.asarray(played.live[0]))
@@ -88,7 +90,7 @@ def test_mistakes_are_read_and_not_learned_and_reflected_on_in_the_next_thought(
     task, start, _ = start_tasks(
         with_interventions(world, take_given), source.choose(source.init(KEY, ROWS), KEY, jnp.arange(ROWS))
     )
-    watched = replay(with_interventions(world, take_given), start, actions[..., :2])
+    watched = REPLAY(with_interventions(world, take_given), start, actions[..., :2])
     np.testing.assert_array_equal(watched.live, episode.valid)
     assert (watched.mistaken.sum(axis=1) >= 2).all() and episode.success.all()
     learned = np.where(np.asarray(episode.action_mask), np.asarray(episode.loss_weight), 0.0).any(axis=2)

@@ -12,7 +12,8 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.interventions import Replay
 from jaxagents.language.sources import make_source_collector, probabilities, rating
 from jaxagents.learners.supervised import make_supervised
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(8)
 
@@ -97,16 +98,21 @@ def test_everything_is_learned_as_it_is_read(two, speak, params_of, thought_toke
     scored = np.asarray(
         score_tokens(policy.model, params, to_rows(episode), episode.layout, fields=("log_prob",)).log_prob
     )
+
+    @jax.jit
+    def read(tokens):
+        size = tokens.shape[1]
+        hidden = policy.model.apply(
+            params, tokens, positions=jnp.arange(size)[None], mask=jnp.tril(jnp.ones((1, size, size), bool))
+        )
+        return jax.nn.log_softmax(policy.model.logits(params, hidden))[0]
+
     expected = 0.0
     for row in range(6):
         places = np.flatnonzero(there[row, 0])
         tokens = np.asarray(shown.tokens)[row, 0][places][None]
         size = tokens.shape[1]
-        hidden = policy.model.apply(
-            params, tokens, positions=jnp.arange(size)[None], mask=jnp.tril(jnp.ones((1, size, size), bool))
-        )
-        log_prob = jax.nn.log_softmax(policy.model.logits(params, hidden))[0]
-        by_hand = np.asarray(log_prob)[np.arange(size - 1), tokens[0, 1:]]
+        by_hand = np.asarray(read(tokens))[np.arange(size - 1), tokens[0, 1:]]
         np.testing.assert_allclose(scored[row, 0][places[1:]], by_hand, atol=2e-5)
         expected += by_hand.sum()
     learner = make_supervised(policy.model, optax.sgd(0.0))

@@ -22,7 +22,8 @@ from jaxagents.language.limi import any_transcript, complete_and_long, longest, 
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.step_partial_masking import make_step_correction_collector
 from jaxagents.ops.pairs import best_against_others
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
+from tests.fakes import jitted, score_tokens
 
 KEY, ROWS = jax.random.key(6), 16
 AT_RANDOM = jnp.zeros(4)
@@ -30,7 +31,7 @@ AT_RANDOM = jnp.zeros(4)
 
 @pytest.fixture(scope="module")
 def world():
-    return crafting.make_environment((1,), informative=True, max_steps=6)
+    return jitted(crafting.make_environment((1,), informative=True, max_steps=6))
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,7 @@ def learned(episode):
 
 def experts(environment, episode, actions):
     """Returns what the expert does in every state of episodes, `[B, T, M]`."""
+    environment = jitted(environment)
     rows = []
     for row in range(actions.shape[0]):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
@@ -130,7 +132,7 @@ def test_without_thoughts_the_layout_of_learned_observations_has_as_many_tokens(
         make_outcome_collector(world, speak(world, context_turns=1), num_episodes=2)
 
 
-@pytest.mark.parametrize("outcome_words", [2, 0])
+@pytest.mark.parametrize("outcome_words", [2, pytest.param(0, marks=pytest.mark.exhaustive)])
 def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world, speaker, outcome_words):
     made = make_consideration_collector(world, speaker, num_episodes=8, share=1.0, outcome_words=outcome_words)
     episode, _ = collect(made, None)
@@ -217,7 +219,7 @@ def test_pairs_differ_in_the_step_of_the_fork_and_in_the_step_after_it(lake, wan
 
 def test_a_procedure_says_each_sub_goal_once_and_leaves_out_what_is_done():
     rules = crafting.make_environment((2,)).text.rules
-    world = make_text_world(with_notes(rules, write=procedure, cue="first"))
+    world = jitted(make_text_world(with_notes(rules, write=procedure, cue="first")))
     task = world.sample_task(KEY) | {"given": jnp.zeros(8 + 6, bool)}
     state, timestep = world.reset(KEY, task)
     goal = crafting.GOODS[int(task["goal"])]

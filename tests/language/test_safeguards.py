@@ -50,7 +50,7 @@ def test_worlds_without_beliefs_are_refused(speak):
         make_misled_collector(plain, speak(plain, prompt=False), num_groups=2)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.5])
+@pytest.mark.parametrize("penalty", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.5])
 def test_thoughts_that_say_what_they_should_not_cost(speak, params_of, penalty):
     world = code.make_environment((2,), wrappers={"exploit": with_exploit})
     policy = speak(world, prompt=False, thought_tokens=8)

@@ -13,8 +13,9 @@ from jaxagents.language.stepwise import make_stepwise_collector
 from jaxagents.language.verifiers import make_distance_verifier, make_outcome_verifier
 from jaxagents.learners.token_losses import make_token_view
 from jaxagents.ops.imitation import best_of_group
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import EpisodeView
+from tests.fakes import score_tokens
 
 KEY, GROUPS, CANDIDATES, TURNS = jax.random.key(3), 3, 4, 6
 

@@ -72,7 +72,7 @@ def read(world, speak, make_episode, tokenizer, *texts):
     policy = speak(world, tokenizer=tokenizer)
     said, mask = spoken(policy, world, *texts)
     episode = make_episode([[0.0] * len(texts)], [[1] * len(texts)]).replace(tokens=said, action_mask=mask)
-    return jax.tree.map(np.asarray, make_reader(world, policy)(episode))
+    return jax.tree.map(np.asarray, jax.jit(make_reader(world, policy))(episode))
 
 
 def test_names_are_found_behind_what_all_calls_share(world, speak, make_episode):

@@ -7,7 +7,8 @@ import pytest
 
 from jaxagents.language.collect import make_dialogue_collector
 from jaxagents.language.utterances import make_utterances
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(4)
 

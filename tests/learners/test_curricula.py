@@ -26,6 +26,7 @@ CURRICULA = {
     "dicode": (dicode, QUESTS, GRAPH),
     "envgen": (envgen, craft.make_environment(8, max_steps=6), GOALS),
 }
+CASES = [name if name in ("plr", "xland") else pytest.param(name, marks=pytest.mark.exhaustive) for name in CURRICULA]
 
 
 def make(name, num_envs=4):
@@ -38,13 +39,14 @@ def make(name, num_envs=4):
     return agent.make_learner(collector, 4)
 
 
-@pytest.mark.parametrize("name", CURRICULA)
+@pytest.mark.parametrize("name", CASES)
 def test_a_later_stage_goes_on_with_the_levels(name):
-    learner = make(name)
-    state = learner.init(KEY)
-    following = learner.init(jax.random.key(1), state)
+    init = jax.jit(make(name).init)
+    state = init(KEY)
+    following = init(jax.random.key(1), state)
     jax.tree.map(np.testing.assert_array_equal, following.memory, state.memory)
-    assert jax.tree.leaves(make(name, num_envs=8).init(KEY, state).memory.levels)[0].shape[0] == 8
+    wider = jax.eval_shape(make(name, num_envs=8).init, KEY, state)
+    assert jax.tree.leaves(wider.memory.levels)[0].shape[0] == 8
     # Of parameters alone, it has none to go on with.
-    fresh, other = (learner.init(jax.random.key(1), start) for start in (None, state.params))
+    fresh, other = init(jax.random.key(1)), init(jax.random.key(1), state.params)
     jax.tree.map(np.testing.assert_array_equal, other.memory.levels, fresh.memory.levels)

@@ -12,8 +12,9 @@ from jaxagents.learners.policy_gradient import make_policy_gradient
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.losses.demonstrated import luffy
 from jaxagents.ops.credit import dr_grpo
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import Demonstrated, EpisodeView
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 

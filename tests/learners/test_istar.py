@@ -8,7 +8,8 @@ import pytest
 
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.istar import EXTRA, make_ranked_rewards
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
+from tests.fakes import score_tokens
 
 KEY, RATE = jax.random.key(4), 0.5
 

@@ -13,8 +13,9 @@ from jaxagents.learners.observation_loss import all_tokens
 from jaxagents.losses import aggregation, token_policy_gradient
 from jaxagents.ops import credit
 from jaxagents.ops.observation_credit import gae_every_token
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import EpisodeView, Layout, TokenStatistics
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 

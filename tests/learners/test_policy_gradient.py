@@ -18,9 +18,9 @@ from jaxagents.ops.episodes import credited_tokens
 from jaxagents.ops.group_filters import informative_groups
 from jaxagents.ops.reward_shaping import invalid_action_penalty
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.policies.contexts import Rows, score_tokens, to_rows
+from jaxagents.policies.contexts import Rows, to_rows
 from jaxagents.types import EpisodeView, Stateful
-from tests.fakes import with_numbers
+from tests.fakes import score_tokens, with_numbers
 
 KEY = jax.random.key(3)
 CONTEXTS = {"markov": {"context_turns": 1, "prompt": False}, "history": {}, "thoughts": {"thought_tokens": 2}}
@@ -101,7 +101,7 @@ def written_out(policy, params, episode, weight, advantage):
         log_prob = log_prob.reshape(episode.tokens.shape)
         return -jnp.sum(jnp.where(episode.action_mask, weight * advantage * log_prob, 0.0))
 
-    return jax.grad(loss)(params)
+    return jax.jit(jax.grad(loss))(params)
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from flax import struct
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.pool import join_groups, with_pool
 from jaxagents.learners.token_losses import importance_of, make_token_view
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import Learner
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(4)
 

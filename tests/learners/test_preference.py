@@ -15,9 +15,10 @@ from jaxagents.learners.preference import make_agent, make_preference
 from jaxagents.losses.preference import dpo, kto, simpo
 from jaxagents.ops.pairs import best_against_worst, success_against_failure
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.training.program import make_program
 from jaxagents.types import Collector, Learner, Stateful
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 RATE = 0.1

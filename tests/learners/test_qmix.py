@@ -258,7 +258,7 @@ def steps_of_teams(rng, length, batch_size):
 
 
 @pytest.mark.parametrize("burn_in", [0, 2])
-@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("double", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_values_with_a_memory_are_those_of_what_it_remembers(double, burn_in):
     rng = np.random.default_rng(0)
     steps, start = steps_of_teams(rng, 6, 3), jnp.asarray(rng.normal(size=(3, 2, 4)), jnp.float32)

@@ -10,8 +10,9 @@ from jaxagents.environments.text.arithmetic import make_environment
 from jaxagents.language.demonstrations import make_demonstrated_collector
 from jaxagents.learners.reward_model import last_tokens, make_model_reward, make_reward_model, score_answers
 from jaxagents.ops.pairs import expert_against_own
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import EpisodeView
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(5)
 

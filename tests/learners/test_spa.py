@@ -11,8 +11,9 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.learners.estimators import with_estimator
 from jaxagents.learners.microbatches import make_microbatches
 from jaxagents.learners.spa import contributions, make_progress_estimator
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import Learner
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(4)
 RATE = 1e-3

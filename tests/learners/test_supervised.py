@@ -12,8 +12,9 @@ from jaxagents.language.demonstrations import make_demonstration_collector, make
 from jaxagents.learners.supervised import make_agent, make_supervised
 from jaxagents.losses.aggregation import token_mean
 from jaxagents.ops.schedules import linear_schedule
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import Stateful
+from tests.fakes import score_tokens
 
 KEY = jax.random.key(11)
 

@@ -12,8 +12,9 @@ from jaxagents.learners.archer import make_archer, turn_targets
 from jaxagents.learners.digirl import make_digirl, step_advantage, surprising
 from jaxagents.learners.turn_values import TurnValues, TurnValueState, cross_entropy, make_turn_values, squared_error
 from jaxagents.learners.vem import make_action_values
-from jaxagents.policies.contexts import score_tokens, to_rows
+from jaxagents.policies.contexts import to_rows
 from jaxagents.types import Learner
+from tests.fakes import score_tokens
 
 KEY, RATE = jax.random.key(4), 0.1
 

@@ -27,11 +27,21 @@ for _name in STUDIES.values():
                 ARMS.setdefault(_method, (_batch.study, _arm))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_arm_of_a_study_is_composed(name, tmp_path):
-    batch = load_batch(EXPERIMENTS, name, (100,))
+    batch = load_batch(EXPERIMENTS, STUDIES[name], (100,))
     composed, failures = compose_batch(batch, request(tmp_path))
     assert failures == {} and len(composed) == len(batch.arms)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_the_arms_of_a_study_share_is_composed(name, tmp_path):
+    """With the last one, which is a method where there is one."""
+    batch = load_batch(EXPERIMENTS, STUDIES[name], (100,))
+    last = batch.arms[-1].name
+    composed, failures = compose_batch(batch, request(tmp_path, arms=(last,)))
+    assert failures == {} and [*composed] == [last]
 
 
 def test_every_method_is_switched_on_in_its_study():

@@ -1,5 +1,6 @@
 """Tests of jaxagents/play/interactive.py: people in the place of the policy and of the world."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -131,4 +132,12 @@ def test_roles_are_checked(speaker):
         play_text(loaded, typist()[0], role="agent")
     loaded = loaded._replace(play=lambda *args, **kwargs: None)
     assert play_text(loaded, typist()[0], role="agent") == []
+
+
+def test_nobody_types_in_a_world_of_free_text(speaker):
+    policy, params = speaker
+    world = replace(ENVIRONMENT, text=replace(ENVIRONMENT.text, words=()))
+    loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=world, config={})
+    with pytest.raises(ValueError, match="`role` must be none in a world of free text, got 'agent'"):
+        play_text(loaded._replace(play=lambda *args, **kwargs: None), typist()[0], role="agent")
     assert play_text(loaded, typist()[0], role="environment") == []

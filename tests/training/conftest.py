@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from jaxagents.reporting.loggers import read_metrics
+from jaxagents.training import build as build_module
 from jaxagents.training.build import build, resolve
 from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.composition import compose as compose_run
+from jaxagents.training.config import config_hash
 from jaxagents.training.loop import checkpoint_folder
 from tests import ROOT
 
@@ -47,6 +49,25 @@ def compose():
         return compose_run(ROOT / "configs", *TINY, "devices.compilation_cache=null", *overrides)
 
     return compose
+
+
+@pytest.fixture(scope="module")
+def shared_programs():
+    """Builds stages of equal configs once, as the rounds of a stage: their runs share what is traced and compiled.
+
+    Runs in processes of their own, such as those that are killed, share nothing.
+    """
+    built, build_stage = {}, build_module.build_stage
+
+    def build_once(name, config, devices, **options):
+        key = config_hash({**config, "run_dir": None}), repr(devices), repr(options)
+        if key not in built:
+            built[key] = build_stage(name, config, devices, **options)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_module, "build_stage", build_once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from jaxagents.training.interrupts import Preempted, watch_signals
 from jaxagents.training.launch import run
 from tests import ROOT
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, compose):

@@ -7,6 +7,8 @@ from jaxagents.training.composition import compose
 from jaxagents.training.launch import run
 from tests import CONFIGS
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 SEATS = ("learner=seats", "learner.adapter.rank=2", "evaluation=dialogue", "optimizer.anneal=false", "stages=[]")
 
 

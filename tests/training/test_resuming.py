@@ -76,6 +76,7 @@ def test_a_damaged_config_is_named_and_written_anew(tmp_path, content, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_programs")
 def test_damage_that_a_run_survives(tmp_path, compose, capfd, rows_without_time):
     whole = tmp_path / "whole"
     run(compose("training.total_steps=256"), whole)

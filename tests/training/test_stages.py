@@ -13,6 +13,8 @@ from jaxagents.training.checkpoints.manager import open_checkpoints
 from jaxagents.training.launch import run
 from jaxagents.training.stages import stage_configs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 @pytest.mark.slow
 def test_stages_follow_each_other_and_resume(tmp_path, monkeypatch, compose, rows_without_time):

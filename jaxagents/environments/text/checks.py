@@ -91,8 +91,14 @@ def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
 
 def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> int | None:
     """Returns a level whose tasks are all on one side; None without any."""
-    of_task, keys = identity_hash(world), jax.random.split(jax.random.key(0), num_tasks)
-    draw = _compiled(lambda key, level: of_task(world.sample(key, level)), keys[0], jnp.int32(0))
+    of_task = identity_hash(world)
+    # Rows of numpy: to take keys out of an array of them compiles a program of its own.
+    keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num_tasks)))
+
+    def draw_one(key: Array, level: Array) -> Array:
+        return of_task(world.sample(jax.random.wrap_key_data(key), level))
+
+    draw = _compiled(draw_one, keys[0], jnp.int32(0))
     for level in range(world.num_levels):
         held_out = (int(draw(key, jnp.int32(level))) < held_out_fraction * 2**32 for key in keys)
         first = next(held_out)

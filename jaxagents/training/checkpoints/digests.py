@@ -50,9 +50,9 @@ def compare_trees(saved: TreeSpec, wanted: TreeSpec) -> str | None:
     Returns:
         The first difference in words, None when the specs are equal.
     """
-    for name in wanted.keys() - saved.keys():
+    for name in sorted(wanted.keys() - saved.keys()):
         return f"it has no leaf {name}"
-    for name in saved.keys() - wanted.keys():
+    for name in sorted(saved.keys() - wanted.keys()):
         return f"it has a leaf {name} that the state lacks"
     for name, expected in wanted.items():
         if saved[name] != expected:

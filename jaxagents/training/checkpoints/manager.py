@@ -334,7 +334,10 @@ def _newest_good_step(
         return None
     hint = ""
     if any(" leaf " in reason for reason in reasons):
-        hint = " A run of an earlier jaxagents cannot be resumed: evaluate it, or begin with it by `start_from`."
+        hint = (
+            " A run of an earlier jaxagents cannot be resumed: evaluate it (evaluate.py path=<run directory>), or "
+            "begin a run with its parameters (start_from=<run directory>)."
+        )
     raise ValueError(
         f"`checkpoint` must be whole and made with the same configuration, got {'; '.join(reasons)} (in {directory}); "
         f"try the configuration of the run, an older `step`, or another `run_dir` to start from scratch.{hint}"

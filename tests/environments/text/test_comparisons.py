@@ -8,9 +8,20 @@ import pytest
 from jaxagents.environments.text import crafting
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.comparisons import with_comparisons
+from tests.fakes import jitted
 
 KEY = jax.random.key(2)
 RULES = crafting.make_environment((2,), informative=True).text.rules
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return jitted(make_text_world(RULES))
+
+
+@pytest.fixture(scope="module")
+def asking():
+    return jitted(make_text_world(with_comparisons(RULES, share=1.0)))
 
 
 def sentence(world, ids):
@@ -18,10 +29,8 @@ def sentence(world, ids):
 
 
 @pytest.mark.slow
-def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success():
-    world = make_text_world(with_comparisons(RULES, share=1.0))
-    plain = make_text_world(RULES)
-    sides, ahead = [], set()
+def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success(asking, plain):
+    world, sides, ahead = asking, [], set()
     for number in range(12):
         key = jax.random.fold_in(KEY, number)
         task = world.sample_task(key)
@@ -54,8 +63,8 @@ def test_the_expert_that_guesses_is_right_half_of_the_time():
     assert said == {"take first", "take second"}
 
 
-def test_where_nothing_is_asked_the_world_is_as_it_was():
-    world, plain = make_text_world(with_comparisons(RULES, share=0.0)), make_text_world(RULES)
+def test_where_nothing_is_asked_the_world_is_as_it_was(asking, plain):
+    world = make_text_world(with_comparisons(RULES, share=0.0))
     task = world.sample_task(KEY)
     (state, timestep), (other, _) = world.reset(KEY, task), plain.reset(KEY, task["inner"])
     assert not task["asks"]
@@ -67,7 +76,7 @@ def test_where_nothing_is_asked_the_world_is_as_it_was():
         assert bool(timestep.terminated) == bool(expected.terminated)
     refused, timestep = world.step(KEY, world.reset(KEY, task)[0], ids(world, None, "take", "first"))
     assert not timestep.info["valid"]
-    assert not make_text_world(with_comparisons(RULES, share=1.0)).text.sample_held_out_task(KEY)["asks"]
+    assert not asking.text.sample_held_out_task(KEY)["asks"]
 
 
 def ids(world, plain, *said):

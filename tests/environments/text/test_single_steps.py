@@ -9,6 +9,7 @@ from jaxagents.environments.text import crafting, scene
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.expert_steps import GRADES, field_f1, with_expert_steps
 from jaxagents.environments.text.transitions import with_transitions
+from tests.fakes import jitted
 
 CAT = list(scene.PATTERNS).index("cat")
 KEY = jax.random.key(3)
@@ -63,7 +64,7 @@ def test_words_that_nobody_says_agree():
 @pytest.mark.parametrize("wrap", [with_expert_steps, with_transitions])
 def test_held_out_tasks_are_the_worlds(wrap):
     rules = crafting.make_environment((2,)).text.rules
-    world, plain = make_text_world(wrap(rules)), make_text_world(rules)
+    world, plain = jitted(make_text_world(wrap(rules))), jitted(make_text_world(rules))
     task = world.text.sample_held_out_task(KEY)
     (_, timestep), (_, other) = world.reset(KEY, task), plain.reset(KEY, task["inner"])
     assert int(task["ahead"]) == 0

@@ -10,6 +10,7 @@ import pytest
 from jaxagents.environments.text import codeact, crafting, fintoolbench, ml_bench, tools
 from jaxagents.environments.text import tools_rules as rules
 from tests.environments.text.test_tools import task
+from tests.fakes import jitted
 
 KEY = jax.random.key(0)
 WANTS = "user wants ship for person elm day friday"
@@ -22,7 +23,7 @@ def make(name, **options):
         "documentation": ml_bench.with_documentation,
         "attributes": fintoolbench.with_attributes,
     }[name]
-    return tools.make_environment(num_apps=16, wrappers={name: functools.partial(wrap, **options)})
+    return jitted(tools.make_environment(num_apps=16, wrappers={name: functools.partial(wrap, **options)}))
 
 
 def expert_says(environment, given, turns):

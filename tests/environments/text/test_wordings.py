@@ -9,6 +9,7 @@ from jaxagents.environments.text import lists
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.union import join_worlds
 from jaxagents.environments.text.wordings import FILLERS, draw_wordings, with_wordings
+from tests.fakes import jitted
 
 KEY = jax.random.key(4)
 
@@ -18,6 +19,11 @@ def rules():
     return lists.make_environment((4,), operations=("sort", "reverse")).text.rules
 
 
+@pytest.fixture(scope="module")
+def plain(rules):
+    return jitted(make_text_world(rules))
+
+
 def told(world, key, sample=None):
     task = (sample or world.sample_task)(key)
     _, timestep = world.reset(key, task)
@@ -25,9 +31,8 @@ def told(world, key, sample=None):
 
 
 @pytest.mark.parametrize("num_fillers", [0, 2])
-def test_words_of_instructions_have_other_names_and_letters_do_not(rules, num_fillers):
-    world = make_text_world(with_wordings(rules, num_wordings=32, num_synonyms=3, num_fillers=num_fillers))
-    plain = make_text_world(rules)
+def test_words_of_instructions_have_other_names_and_letters_do_not(rules, plain, num_fillers):
+    world = jitted(make_text_world(with_wordings(rules, num_wordings=32, num_synonyms=3, num_fillers=num_fillers)))
     first, seen = set(), [told(world, jax.random.fold_in(KEY, number)) for number in range(24)]
     for words, task in seen:
         _, timestep = plain.reset(KEY, task["inner"])
@@ -51,8 +56,8 @@ def test_held_out_wordings_are_for_held_out_tasks(rules):
     assert set(jax.vmap(both.text.sample_held_out_task)(keys)["wording"].tolist()) == {0, 1, 2}
 
 
-def test_one_synonym_is_the_world_as_it_is(rules):
-    world, plain = make_text_world(with_wordings(rules, num_synonyms=1)), make_text_world(rules)
+def test_one_synonym_is_the_world_as_it_is(rules, plain):
+    world = make_text_world(with_wordings(rules, num_synonyms=1))
     assert world.text.words == plain.text.words
     words, task = told(world, KEY)
     _, timestep = plain.reset(KEY, task["inner"])
