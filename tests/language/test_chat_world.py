@@ -373,6 +373,16 @@ def test_rows_are_read_with_messages_numbers_and_further_columns(tmp_path):
         read_prompt_rows(tmp_path)
 
 
+def test_a_hundred_thousand_prompts_are_not_tokenised_before_they_are_asked(chat_folder, tmp_path, monkeypatch):
+    lines = [json.dumps({"prompt": f"What is {i} plus {i}?", "answer": 2 * i, "level": i % 3}) for i in range(100_000)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    written, write = [], ChatHost.messages_of
+    monkeypatch.setattr(ChatHost, "messages_of", lambda host, row: (written.append(row), write(host, row))[1])
+    world = make_environment(path=tmp_path / "rows.jsonl", source=chat_folder("qwen_25"))
+    assert len(written) < 100 and world.host.rows.columns["answer"][-1] == 199_998
+    assert (world.host.prompts(np.arange(99_990, 100_000)) >= 0).any(axis=1).all() and len(written) < 120
+
+
 def test_tools_to_begin_with(tmp_path):
     file = tmp_path / "documents.txt"
     file.write_text("\n".join([*DOCUMENTS.values(), '{"text": "Di lives in Cork."}']))
