@@ -210,8 +210,8 @@ class ChatHost:
             for one, result in zip(begun, made):
                 if result.text.startswith("Error:"):
                     got = result.text.removeprefix("Error: ").removeprefix("reset failed with ").rstrip(".")
-                    place = self.rows.places(one.row)
-                    raise ValueError(f"`environment.tools` must make an object for {place}, got {got}.")
+                    where = self.rows.places(one.row)
+                    raise ValueError(f"`environment.tools` must make an object for {where}, got {got}.")
         with self._lock:
             for place, one in zip(places, begun):
                 number[place] = next(self._numbers) % 2**31

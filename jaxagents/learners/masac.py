@@ -164,8 +164,9 @@ def of_team(learner: Learner, num_agents: int, *, axis_name: str | None = None) 
     def update(state: State, key: Array, batch: Sample) -> tuple[State, Metrics]:
         state, metrics = learner.update(state, key, _to_rows(num_agents, batch, axis_name))
         alive = batch.transition.extras.get("agent_mask")
-        priority = metrics["priority"].reshape(-1, num_agents)
-        return state, {**metrics, "priority": mean_over_agents(priority, None if alive is None else alive[0])}
+        priority: Any = metrics["priority"]
+        priority = mean_over_agents(priority.reshape(-1, num_agents), None if alive is None else alive[0])
+        return state, {**metrics, "priority": priority}
 
     return learner._replace(update=update)
 

@@ -168,7 +168,7 @@ def make_policy_gradient(
             taken = batch if index is None else jax.tree.map(lambda leaf: leaf[index], batch)
             grads, metrics, summaries = gradient(params, taken)
             metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
-            metrics |= learning_rate_of(optimizer, opt_state)
+            metrics.update(learning_rate_of(optimizer, opt_state))
             params, opt_state, metrics["gradient_norm"] = apply_updates(
                 grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
             )
