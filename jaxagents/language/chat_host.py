@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +94,7 @@ class ChatHost:
         reward: pays the conversations that end in the same turn; None compares the answer with the column `answer`.
         sizes: of a conversation; without tools it has one turn.
         system: text of the system of rows that have none.
-        tool_seconds: that a call may take.
+        tool_seconds: that a call may take, and the making of an object with its `reset`.
         reward_seconds: that the function may take.
     """
 
@@ -185,8 +185,8 @@ class ChatHost:
             cut=np.zeros(size, bool),
         )
         places = np.flatnonzero(live).tolist()
+        self._begin(number, row.reshape(-1), [place for place in places if int(number[place]) not in self._open])
         for place in places:
-            number[place] = self._find(int(number[place]), int(row.reshape(-1)[place]))
             tokens = said[place][said[place] >= 0].tolist()
             closed, valid = self._hear(self._open[number[place]], tokens)
             one = self._open[number[place]]
@@ -197,27 +197,31 @@ class ChatHost:
         self._pay([place for place in places if steps.over[place]], steps)
         return Steps(*(leaf.reshape((*shape, *leaf.shape[1:])) for leaf in steps))
 
-    def _find(self, number: int, row: int) -> int:
-        """Returns the number of a conversation, a new one where there is none."""
-        with self._lock:
-            if number not in self._open:
-                number = next(self._numbers) % 2**31
-                self._open[number] = self._begin(row)
-        return number
+    def _begin(self, number: np.ndarray, row: np.ndarray, places: Sequence[int]) -> None:
+        """Begins conversations, and writes down their numbers; their objects are made side by side, as calls are run.
 
-    def _begin(self, row: int) -> _Conversation:
-        if self.factory is None:
-            return _Conversation(row, self.tools)
-        try:
-            owner = self.factory()
-            if hasattr(owner, "reset"):
-                owner.reset(**{name: column[row] for name, column in self.rows.columns.items()})
-        except Exception as error:
-            name = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ValueError(
-                f"`environment.tools` must make an object for {self.rows.places(row)}, got {name}."
-            ) from error
-        return _Conversation(row, {**self.tools, **bind_tools(self.methods, owner)}, owner)
+        Raises:
+            ValueError: an object cannot be made, or not within the time of a call.
+        """
+        begun = [_Conversation(int(row[place]), self.tools) for place in places]
+        if self.factory is not None:
+            tools = [{"reset": Tool("reset", {}, partial(self._make_object, one))} for one in begun]
+            made = run_calls(tools, [Call("reset", {})] * len(begun), seconds=self.tool_seconds)
+            for one, result in zip(begun, made):
+                if result.text.startswith("Error:"):
+                    got = result.text.removeprefix("Error: ").removeprefix("reset failed with ").rstrip(".")
+                    where = self.rows.places(one.row)
+                    raise ValueError(f"`environment.tools` must make an object for {where}, got {got}.")
+        with self._lock:
+            for place, one in zip(places, begun):
+                number[place] = next(self._numbers) % 2**31
+                self._open[int(number[place])] = one
+
+    def _make_object(self, one: _Conversation) -> None:
+        owner = self.factory() if self.factory is not None else None
+        if hasattr(owner, "reset"):
+            owner.reset(**{name: column[one.row] for name, column in self.rows.columns.items()})
+        one.owner, one.tools = owner, {**self.tools, **bind_tools(self.methods, owner)}
 
     def _hear(self, one: _Conversation, tokens: list[int]) -> tuple[bool, bool]:
         """Writes down what was said; returns whether it has an end, and whether it is whole."""

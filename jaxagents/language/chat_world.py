@@ -112,7 +112,7 @@ def make_environment(
         prompt_tokens: most tokens of a prompt, the schemas of tools included.
         completion_tokens: most tokens of a turn of the assistant.
         result_tokens: most tokens of the results of one turn; longer ones are cut, and say so.
-        tool_seconds: that a call may take.
+        tool_seconds: that a call may take, and the making of an object with its `reset`.
         reward_seconds: that the reward function may take; None: any time.
         enable_thinking: as in the chat templates that know it.
         vocab_size: of the tokenizer that is trained where there is no `source`.

@@ -129,7 +129,7 @@ def make_dialogue_collector(
         episode, chosen = play_round(0)
         success = jnp.mean(episode.success.reshape(-1, group_size), axis=1, dtype=jnp.float32)
         source_state = source.update(state["source"], chosen, success, axis_name=axis_name)
-        metrics = dialogue_metrics(episode) | completion_metrics(policy, episode)
+        metrics = dialogue_metrics(episode) | completion_metrics(policy, episode, axis_name=axis_name)
         metrics |= group_metrics(episode) if group_size > 1 else {}
         counts = count_experience(episode)
         if chosen.level is not None:
@@ -235,12 +235,25 @@ def dialogue_metrics(episode: Episode) -> dict[str, Any]:
     return metrics
 
 
-def completion_metrics(policy: LanguagePolicy, episode: Episode) -> dict[str, Mean]:
-    """Computes the share of turns without an end."""
-    spoken = episode.valid & jnp.any(episode.action_mask, axis=2)
+def completion_metrics(
+    policy: LanguagePolicy, episode: Episode, *, axis_name: str | None = None
+) -> dict[str, Array | Mean]:
+    """Computes the share of turns without an end, and the sampled tokens of the shortest and the longest turn.
+
+    Args:
+        policy: whose tokenizer knows the ends.
+        episode: B episodes of T turns.
+        axis_name: mapped axis over whose members the episodes are spread.
+    """
+    length = jnp.sum(episode.action_mask, axis=2)
+    spoken = episode.valid & (length > 0)
     ended = jnp.any(episode.action_mask & policy.tokenizer.is_end(episode.tokens), axis=2)
     cut, turns = (jnp.sum(turn, dtype=jnp.float32) for turn in (spoken & ~ended, spoken))
-    return {"cut_turn_rate": Mean(total=cut, count=turns)}
+    shortest, longest = jnp.min(length, initial=length.max(), where=spoken), jnp.max(length, initial=0, where=spoken)
+    if axis_name is not None:
+        shortest, longest = jax.lax.pmin(shortest, axis_name), jax.lax.pmax(longest, axis_name)
+    extremes = {"shortest_turn": shortest.astype(jnp.float32), "longest_turn": longest.astype(jnp.float32)}
+    return {"cut_turn_rate": Mean(total=cut, count=turns), **extremes}
 
 
 def own_return(episode: Episode) -> Array:

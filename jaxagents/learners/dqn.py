@@ -12,7 +12,14 @@ from flax import struct
 from jaxagents.learners.agents import agent_weights, mean_over_agents, per_agent, require_agents
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, of_each_agent
+from jaxagents.learners.optimizers import (
+    Trainable,
+    apply_updates,
+    carry_over,
+    init_optimizer,
+    learning_rate_of,
+    of_each_agent,
+)
 from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, without_memory
@@ -170,7 +177,8 @@ def make_dqn(
             epsilon=jnp.copy(settings.open(closed)[0]["epsilon"]),
             settings=closed,
         )
-        metrics = metrics | {"gradient_norm": gradient_norm, "epsilon": numbers["epsilon"]}
+        metrics |= learning_rate_of(optimizer, state.opt_state)
+        metrics |= {"gradient_norm": gradient_norm, "epsilon": numbers["epsilon"]}
         return new_state, metrics | {"priority": priority}
 
     return Learner(init=init, update=update)

@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.actor_critic_terms import draw, sample_alone, sample_keys
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import apply_updates, carry_over
+from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.dynamics import end_loss
@@ -154,6 +154,7 @@ def make_dreamer(
             return_range=return_range,
             settings=settings.close(state.settings),
         )
+        metrics |= learning_rate_of(optimizer, state.opt_state)
         return new_state, metrics | {"return_range": return_range}
 
     return Learner(init=init, update=update)

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.agents import agent_weights
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, learning_rate_of
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.imitation import negative_log_likelihood
@@ -110,8 +110,9 @@ def make_imitation(
         params, opt_state, norm = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
+        metrics |= {"gradient_norm": norm} | learning_rate_of(optimizer, state.opt_state)
         closed = settings.close(state.settings, summary, axis_name=axis_name)
-        return state.replace(params=params, opt_state=opt_state, settings=closed), metrics | {"gradient_norm": norm}
+        return state.replace(params=params, opt_state=opt_state, settings=closed), metrics
 
     return Learner(init=init, update=update)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxagents.learners.optimizers import Trainable, apply_updates, take_if
+from jaxagents.learners.optimizers import Trainable, apply_updates, learning_rate_of, take_if
 from jaxagents.types import Array, Params, PyTree, Rollout
 
 
@@ -179,7 +179,7 @@ def update_in_minibatches(
             grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )
         metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
-        metrics = metrics | {"gradient_norm": gradient_norm}
+        metrics = metrics | {"gradient_norm": gradient_norm} | learning_rate_of(optimizer, opt_state)
         if stop is not None:
             stopped = stopped | stop(metrics)
             new = take_if(~stopped, new, [params, opt_state])

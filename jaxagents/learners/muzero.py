@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import apply_updates, carry_over
+from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of
 from jaxagents.learners.replay import first_step, replay_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
@@ -119,7 +119,7 @@ def make_muzero(
             target_params=optax.incremental_update(params, state.target_params, numbers["target_update_rate"]),
             settings=settings.close(state.settings),
         )
-        return new_state, metrics | {"priority": priority}
+        return new_state, metrics | learning_rate_of(optimizer, state.opt_state) | {"priority": priority}
 
     return Learner(init=init, update=update)
 

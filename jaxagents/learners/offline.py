@@ -12,7 +12,7 @@ from flax import struct
 from jaxagents.learners.checks import check_counts, check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
-from jaxagents.learners.optimizers import apply_updates, carry_over, take_if
+from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of, take_if
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.losses.offline import advantage_weighted_policy_loss, expectile_loss, twin_target
@@ -237,4 +237,5 @@ def _update(parts: Parts, state: OfflineState, key: Array, batch: Sample) -> tup
     priority = metrics.pop("priority")
     if parts.axis_name is not None:
         metrics = jax.lax.pmean(metrics, parts.axis_name)
+    metrics |= learning_rate_of(parts.optimizers["policy"], state.opt_states["policy"])
     return new_state, metrics | {"priority": priority}

@@ -69,6 +69,29 @@ def apply_updates(
     return learned, opt_state, optax.global_norm(grads)
 
 
+class Rated(optax.GradientTransformationExtraArgs):
+    """An optimiser that knows its learning rate.
+
+    Attributes:
+        rate: `(opt_state) -> float32`, of the next step, schedule included.
+    """
+
+    rate: Callable[[optax.OptState], Array]
+
+
+def learning_rate_of(optimizer: optax.GradientTransformation, opt_state: optax.OptState) -> dict[str, Array]:
+    """Returns the metric `learning_rate` of the next step: the rate times the factor of the schedule.
+
+    Args:
+        optimizer: an optax transformation.
+        opt_state: before the step.
+
+    Returns:
+        The mean over parts and agents, float32 `[]`; nothing for an optimiser that is not `Rated`.
+    """
+    return {"learning_rate": jnp.mean(optimizer.rate(opt_state))} if isinstance(optimizer, Rated) else {}
+
+
 def take_if(due: Array, after: PyTree, before: PyTree) -> PyTree:
     """Chooses between the states after and before an update; in a skipped one, only schedules go on.
 
@@ -198,11 +221,7 @@ def make_adam(
         steps.insert(0, optax.clip_by_global_norm(max_gradient_norm))
     if weight_decay:
         steps.append(optax.add_decayed_weights(weight_decay))
-    if anneal:
-        steps.append(optax.scale_by_schedule(optax.linear_schedule(1.0, 0.0, num_updates)))
-    steps.append(optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate))
-    optimizer = optax.chain(*steps)
-    return optax.flatten(optimizer) if flatten else optimizer
+    return _descend(steps, optax.linear_schedule(1.0, 0.0, num_updates) if anneal else None, learning_rate, flatten)
 
 
 def make_chain(
@@ -228,11 +247,7 @@ def make_chain(
     """
     _require_rate(learning_rate)
     steps = [_with_arrays(transform) for transform in transforms.values()]
-    if schedule is not None:
-        steps.append(optax.scale_by_schedule(schedule(num_updates)))
-    steps.append(optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate))
-    optimizer = optax.chain(*steps)
-    return optax.flatten(optimizer) if flatten else optimizer
+    return _descend(steps, None if schedule is None else schedule(num_updates), learning_rate, flatten)
 
 
 def make_separate(
@@ -245,7 +260,14 @@ def make_separate(
         optimizer: `(num_updates) -> optax.GradientTransformation`, of each part.
         names: of the parts.
     """
-    return optax.multi_transform({name: optimizer(num_updates) for name in names}, {name: name for name in names})
+    parts = {name: optimizer(num_updates) for name in names}
+    separate = optax.multi_transform(parts, {name: name for name in names})
+    rated = {name: part for name, part in parts.items() if isinstance(part, Rated)}
+
+    def rate(state: Any) -> Array:
+        return jnp.stack([part.rate(state.inner_states[name].inner_state) for name, part in rated.items()])
+
+    return _with_rate(separate, rate) if rated else separate
 
 
 def of_each_agent(optimizer: optax.GradientTransformation, num_agents: int) -> optax.GradientTransformation:
@@ -264,7 +286,8 @@ def of_each_agent(optimizer: optax.GradientTransformation, num_agents: int) -> o
         own = jax.tree.map(lambda leaf: num_agents * leaf, grads)
         return jax.vmap(optimizer.update)(own, state, params)
 
-    return optax.GradientTransformation(init=jax.vmap(optimizer.init), update=update)
+    of_agents = optax.GradientTransformation(init=jax.vmap(optimizer.init), update=update)
+    return _with_rate(of_agents, jax.vmap(optimizer.rate)) if isinstance(optimizer, Rated) else of_agents
 
 
 def warmup(
@@ -302,6 +325,30 @@ def warmup(
         return jnp.where(step < rise, step / max(rise, 1), 1.0 - (1.0 - final_factor) * done)
 
     return factor
+
+
+def _descend(
+    steps: Sequence[optax.GradientTransformation],
+    schedule: optax.Schedule | None,
+    learning_rate: float,
+    flatten: bool,
+) -> optax.GradientTransformation:
+    """Chains transformations, the factor of a schedule, and `-learning_rate`, an array of the state."""
+    scheduled = [] if schedule is None else [optax.scale_by_schedule(schedule)]
+    descent = optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate)
+    optimizer = optax.chain(*steps, *scheduled, descent)
+
+    def rate(state: Any) -> Array:
+        height = state[-1].hyperparams["learning_rate"]
+        return height if schedule is None else height * schedule(state[-2].count)
+
+    return _with_rate(optax.flatten(optimizer) if flatten else optimizer, rate)
+
+
+def _with_rate(optimizer: optax.GradientTransformation, rate: Callable[[Any], Array]) -> Rated:
+    rated = Rated(*optax.with_extra_args_support(optimizer))
+    rated.rate = rate
+    return rated
 
 
 def _require_rate(learning_rate: float) -> None:

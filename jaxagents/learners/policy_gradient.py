@@ -15,7 +15,7 @@ from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes
 from jaxagents.learners.minibatches import minibatches_of_device
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, learning_rate_of
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, named
 from jaxagents.learners.token_losses import (
     TokenBatch,
@@ -168,6 +168,7 @@ def make_policy_gradient(
             taken = batch if index is None else jax.tree.map(lambda leaf: leaf[index], batch)
             grads, metrics, summaries = gradient(params, taken)
             metrics = metrics if axis_name is None else jax.lax.pmean(metrics, axis_name)
+            metrics.update(learning_rate_of(optimizer, opt_state))
             params, opt_state, metrics["gradient_norm"] = apply_updates(
                 grads, params, opt_state, optimizer, axis_name=axis_name, trainable=trainable
             )

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes, weighted_gradient
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, learning_rate_of
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.losses.preference import RowLoss, margin_of_rows
 from jaxagents.ops.pairs import expert_against_own
@@ -126,6 +126,7 @@ def make_preference(
         weight, metrics, of_loss = _slope(slots["loss"], rows, axis_name)
         per_token = jnp.where(episode.action_mask, weight[:, None, None], 0.0)
         grads = weighted_gradient(model, microbatches, state.params, episode, "log_prob", per_token)
+        metrics |= learning_rate_of(optimizer, state.opt_state)
         params, opt_state, metrics["gradient_norm"] = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )

@@ -11,7 +11,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches, score_episodes, weighted_gradient
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, learning_rate_of
 from jaxagents.losses.preference import logistic, margin_of_rows
 from jaxagents.ops.pairs import success_against_failure
 from jaxagents.types import (
@@ -100,7 +100,7 @@ def make_reward_model(
         )
         value = value if axis_name is None else jax.lax.pmean(value, axis_name)
         margin = margin_of_rows(score, pair)
-        metrics = {
+        metrics = learning_rate_of(optimizer, state.opt_state) | {
             "margin": Mean(total=jnp.sum(margin), count=count),
             "accuracy": Mean(total=jnp.sum(margin > 0.0, dtype=jnp.float32), count=count),
         }

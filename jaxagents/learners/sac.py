@@ -23,7 +23,15 @@ from jaxagents.learners.actor_critic_terms import (
 )
 from jaxagents.learners.checks import check_counts, check_fractions
 from jaxagents.learners.combinators import params_of
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, parts_of, take_if
+from jaxagents.learners.optimizers import (
+    Trainable,
+    apply_updates,
+    carry_over,
+    init_optimizer,
+    learning_rate_of,
+    parts_of,
+    take_if,
+)
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Bound, Number, Numbers, Settings, SettingsState, Slot, make_settings
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, soft_q_target
@@ -313,6 +321,7 @@ def _update(parts: _Parts, state: SACState, key: Array, batch: Sample) -> tuple[
     metrics = critic_metrics | policy_metrics
     if parts.axis_name is not None:
         metrics = jax.lax.pmean(metrics, parts.axis_name)
+    metrics |= learning_rate_of(parts.optimizers["policy"], state.opt_states["policy"])
     temperatures = temperature if isinstance(temperature, dict) else {"temperature": temperature}
     return new_state, metrics | temperatures | {"priority": priority}
 

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.microbatches import make_microbatches
-from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer
+from jaxagents.learners.optimizers import Trainable, apply_updates, carry_over, init_optimizer, learning_rate_of
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.learners.token_losses import make_token_view, zero_where_uncounted
 from jaxagents.losses.aggregation import token_mean
@@ -132,6 +132,7 @@ def make_supervised(
         )
         if axis_name is not None:
             metrics = jax.lax.pmean(metrics, axis_name)
+        metrics |= learning_rate_of(optimizer, state.opt_state)
         params, opt_state, metrics["gradient_norm"] = apply_updates(
             grads, state.params, state.opt_state, optimizer, axis_name=axis_name, trainable=trainable
         )

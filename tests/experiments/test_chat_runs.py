@@ -71,6 +71,37 @@ def test_a_run_is_trained_evaluated_and_played(folder):
     assert played.returncode == 0 and "Where does" in played.stdout, played.stderr[-3000:]
 
 
+PAIR = {"prompt": "Where does Ada live?", "chosen": "Bern", "rejected": "Rome"}
+LABEL = {"prompt": [{"role": "user", "content": "Where does Bo live?"}], "completion": "Bern", "label": True}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("algorithm", "collector"), [("dpo", "preferences"), ("kto", "labels")])
+def test_a_chat_model_learns_from_preferences(folder, algorithm, collector):
+    lines = [PAIR] if collector == "preferences" else [LABEL, LABEL | {"completion": "Rome", "label": False}]
+    (folder / f"{collector}.jsonl").write_text("\n".join(map(json.dumps, 4 * lines)))
+    learned_from = (f"algorithm={algorithm}", f"collector={collector}", f"collector.paths=[{collector}.jsonl]")
+    settings = [one for one in SETTINGS if not one.startswith(("algorithm", "environment.tools"))]
+    trained = call(folder, "train.py", *settings, *learned_from, reward("score"), f"run_dir=runs/{algorithm}")
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    lines = (folder / f"runs/{algorithm}/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["train/loss"] > 0.0
+
+
+@pytest.mark.exhaustive
+def test_a_reward_model_of_pairs_pays_a_policy(folder):
+    (folder / "pairs.jsonl").write_text("\n".join([json.dumps(PAIR)] * 4))
+    judge = ("learner=reward_model", "collector=preferences", "collector.paths=[pairs.jsonl]")
+    judge += ("model.network.value_head=true", "run_dir=runs/judge")
+    paid = "+learner.rewards.model={_target_: jaxagents.training.load.load_reward, path: runs/judge, "
+    paid = (paid + "scale: 1.0, world_scale: 0.0}", "run_dir=runs/paid")
+    for arguments in (judge, paid):
+        trained = call(folder, "train.py", *SETTINGS, reward("score"), *arguments)
+        assert trained.returncode == 0, trained.stderr[-3000:]
+    (first, *_) = (folder / "runs/judge/metrics.jsonl").read_text().splitlines()
+    assert 0.0 <= json.loads(first)["train/accuracy"] <= 1.0
+
+
 @pytest.mark.exhaustive
 def test_a_reward_that_fails_is_told_in_a_line(folder):
     failed = call(folder, "train.py", *SETTINGS, reward("fail"), "run_dir=runs/fails")

@@ -64,31 +64,6 @@ def explode(kind: str) -> str:
     raise KeyError(f"{kind}\n of many lines")
 
 
-class Basket:
-    """A basket of one conversation."""
-
-    def __init__(self, size=3):
-        self.size, self.things, self.owner = size, [], None
-
-    def reset(self, answer):
-        self.owner = answer
-
-    def put(self, thing: str) -> str:
-        """Puts a thing into the basket.
-
-        Args:
-            thing: what to put.
-        """
-        if len(self.things) == self.size:
-            raise OverflowError("the basket is full")
-        time.sleep(0.01 * (5 - len(self.things)))  # In whatever order threads would end, calls are made in theirs.
-        self.things.append(thing)
-        return f"{self.owner}: {', '.join(self.things)}"
-
-    def _secret(self):
-        raise AssertionError
-
-
 def make_host(reader, tools=(search, explode), rows=ROWS, reward=None, system=None, seconds=0.5, factory=None, **sizes):
     """Makes the host of some rows."""
     sizes = {"prompt": 1024, "completion": 128, "result": 64, "turns": 3} | sizes
@@ -189,49 +164,6 @@ def test_what_goes_wrong_in_a_tool_is_a_line_of_text(chat_folder):
     talk.say(write_call(reader, ("explode", {"kind": "long"})))
     assert "x y x y" in talk.read and "... [1,000,000 characters are too long]\n</tool_response>" in talk.read
     assert time.monotonic() - begin < 2.0 and (len(talk.tokens) - talk.sampled.count(True)) < 1000
-
-
-def test_every_conversation_has_an_object_of_its_own(chat_folder):
-    reader, seen = read_template(chat_folder("qwen_25")), []
-
-    def score(completions, environments, **columns):
-        seen.extend(environments)
-        return [len(basket.things) / 2 for basket in environments]
-
-    host = make_host(reader, tools=(search,), factory=partial(Basket, size=2), reward=score, result=400)
-    assert [schema["function"]["name"] for schema in host.schemas] == ["search", "put"]
-    assert host.schemas[1]["function"]["parameters"]["required"] == ["thing"]
-    one, other = Talk(host), Talk(host, row=1)
-    calls = [("put", {"thing": "a"}), ("search", {"query": "Bo"}), ("put", {"thing": "b"}), ("put", {"thing": "c"})]
-    one.say(write_call(reader, *calls))
-    parts = ("Bern: a", "Bo lives", "Bern: a, b", "Error: put failed with OverflowError: the basket is full")
-    places = [one.read.index(f"<tool_response>\n{text}") for text in parts]
-    assert places == sorted(places)
-    other.say(write_call(reader, ("put", {"thing": "z"})))
-    assert "<tool_response>\nRome: z\n" in other.read
-    assert one.say("done").reward == 1.0 and other.say("done").reward == 0.5
-    assert [basket.things for basket in seen] == [["a", "b"], ["z"]] and not host._open
-    plain = make_host(reader, factory=Basket, reward=lambda prompts, completions, **columns: [len(columns)])
-    assert Talk(plain).say("done").reward == 3.0  # Who takes all columns gets the objects, too.
-
-
-def test_a_class_of_tools_that_cannot_work_is_refused(chat_folder):
-    class Nothing:
-        def reset(self, **columns): ...
-
-    class Broken(Basket):
-        def reset(self, question):
-            raise AssertionError
-
-    with pytest.raises(ValueError, match="`tools` must have public methods where they are a class, got none of Noth"):
-        make_environment(rows=ROWS, tools=[Nothing])
-    with pytest.raises(ValueError, match="`environment.tools` must have at most one class, got 2"):
-        make_environment(rows=ROWS, tools=[Basket, partial(Basket, size=2)])
-    with pytest.raises(ValueError, match="`environment.tools` must have different names, got 'put' twice"):
-        make_environment(rows=ROWS, tools=[Basket, Tool("put", {}, print)])
-    host = make_host(read_template(chat_folder("qwen_25")), factory=Broken)
-    with pytest.raises(ValueError, match="must make an object for row 0.*, got TypeError: .*'answer'"):
-        Talk(host).say("done")
 
 
 @pytest.mark.parametrize("family", WITH_TOOLS)
@@ -440,6 +372,16 @@ def test_rows_are_read_with_messages_numbers_and_further_columns(tmp_path):
         read_prompt_rows(tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match="`environment.path` (needs the package 'datasets'|must be readable)"):
         read_prompt_rows(tmp_path)
+
+
+def test_a_hundred_thousand_prompts_are_not_tokenised_before_they_are_asked(chat_folder, tmp_path, monkeypatch):
+    lines = [json.dumps({"prompt": f"What is {i} plus {i}?", "answer": 2 * i, "level": i % 3}) for i in range(100_000)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    written, write = [], ChatHost.messages_of
+    monkeypatch.setattr(ChatHost, "messages_of", lambda host, row: (written.append(row), write(host, row))[1])
+    world = make_environment(path=tmp_path / "rows.jsonl", source=chat_folder("qwen_25"))
+    assert len(written) < 100 and world.host.rows.columns["answer"][-1] == 199_998
+    assert (world.host.prompts(np.arange(99_990, 100_000)) >= 0).any(axis=1).all() and len(written) < 120
 
 
 def test_tools_to_begin_with(tmp_path):

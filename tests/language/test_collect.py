@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 
 from jaxagents.environments.text import tools
 from jaxagents.environments.text.arithmetic import make_environment
-from jaxagents.language.collect import first_and_last, make_dialogue_evaluator
+from jaxagents.language.collect import completion_metrics, first_and_last, make_dialogue_evaluator
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.types import Episode
 
@@ -29,6 +30,22 @@ def test_first_and_last_turns_by_hand():
         "improved": [1.0, 0.0, 0.0, 0.0],
         "worsened": [0.0, 1.0, 0.0, 0.0],
     }
+
+
+def test_completions_by_hand_on_one_device_and_on_two():
+    """Turns of 1, 3 and 2 tokens, the second without its end 9; the last one of each row has not been played."""
+    nothing = {field.name: None for field in dataclasses.fields(Episode) if field.name != "extras"}
+    tokens = jnp.array([[[9, 0, 0], [4, 4, 4], [4, 9, 0]], [[4, 9, 0], [9, 0, 0], [4, 4, 4]]])
+    length = jnp.array([[1, 3, 0], [2, 0, 3]])
+    fields = {"tokens": tokens, "action_mask": jnp.arange(3)[None, None] < length[..., None], "valid": length > 0}
+    fields["valid"] = fields["valid"].at[1, 2].set(False)
+    policy = SimpleNamespace(tokenizer=SimpleNamespace(is_end=lambda tokens: tokens == 9))
+    whole = completion_metrics(policy, Episode(**nothing | fields))
+    assert float(whole["cut_turn_rate"].value) == pytest.approx(1 / 3)
+    assert (float(whole["shortest_turn"]), float(whole["longest_turn"])) == (1.0, 3.0)
+    measure = lambda fields: completion_metrics(policy, Episode(**nothing | fields), axis_name="device")  # noqa: E731
+    parts = jax.vmap(measure, axis_name="device")(jax.tree.map(lambda leaf: leaf[:, None], fields))
+    assert parts["shortest_turn"].tolist() == [1.0, 1.0] and parts["longest_turn"].tolist() == [3.0, 3.0]
 
 
 @pytest.mark.exhaustive

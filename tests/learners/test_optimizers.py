@@ -13,6 +13,7 @@ from jaxagents.learners.optimizers import (
     apply_updates,
     carry_over,
     init_optimizer,
+    learning_rate_of,
     make_adam,
     make_chain,
     make_separate,
@@ -243,3 +244,37 @@ def test_norms_of_gradients_are_of_each_agent():
     # Of the agents' own losses, twice as much: 0.3 and 0.4 stay, 60 and 80 become a vector of length 1.
     np.testing.assert_allclose(updates["a"], [[-0.3], [-0.6]], rtol=1e-6)
     np.testing.assert_allclose(updates["b"], [[-0.4], [-0.8]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_the_learning_rate_is_that_of_the_step_that_follows(flatten):
+    """A step of Adam along a constant gradient is as long as the rate; the last of four has a quarter of it."""
+    optimizer = make_adam(4, learning_rate=0.1, anneal=True, max_gradient_norm=1.0, epsilon=1e-8, flatten=flatten)
+    params, state, rates, steps = PARAMS, optimizer.init(PARAMS), [], []
+    for _ in range(4):
+        rates.append(float(learning_rate_of(optimizer, state)["learning_rate"]))
+        moved, state, _ = apply_updates(GRADIENTS, params, state, optimizer)
+        steps.append(float(params["a"][0] - moved["a"][0]))
+        params = moved
+    np.testing.assert_allclose(rates, [0.1, 0.075, 0.05, 0.025], rtol=1e-6)
+    np.testing.assert_allclose(steps, rates, rtol=1e-4)
+
+
+def test_learning_rates_of_warm_up_of_parts_of_agents_and_of_others():
+    chain = make_chain(
+        10, transforms={"sgd": optax.identity}, learning_rate=0.4, schedule=partial(warmup, warmup_fraction=0.2)
+    )
+    state = chain.init(PARAMS)
+    assert float(learning_rate_of(chain, state)["learning_rate"]) == 0.0
+    state = apply_updates(GRADIENTS, PARAMS, state, chain)[1]
+    assert float(learning_rate_of(chain, state)["learning_rate"]) == pytest.approx(0.2)
+    # A population changes rates in the state.
+    changed = optax.tree_utils.tree_set(state, learning_rate=jnp.float32(0.8))
+    assert float(learning_rate_of(chain, changed)["learning_rate"]) == pytest.approx(0.4)
+    parts = make_separate(10, optimizer=partial(make_adam, learning_rate=0.3, anneal=True), names=("a", "b"))
+    state = apply_updates(GRADIENTS, PARAMS, parts.init(PARAMS), parts)[1]
+    assert float(learning_rate_of(parts, state)["learning_rate"]) == pytest.approx(0.27)
+    agents = of_each_agent(make_adam(learning_rate=0.3), 2)
+    state = optax.tree_utils.tree_set(agents.init({"a": jnp.zeros((2, 1))}), learning_rate=jnp.array([0.3, 0.1]))
+    assert float(learning_rate_of(agents, state)["learning_rate"]) == pytest.approx(0.2)
+    assert learning_rate_of(optax.sgd(0.1), optax.sgd(0.1).init(PARAMS)) == {}

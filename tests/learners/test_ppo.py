@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from jaxagents.learners.optimizers import make_adam
 from jaxagents.learners.ppo import make_agent, make_ppo
 from jaxagents.losses.policy_gradient import policy_gradient_loss
 from jaxagents.ops.advantages import vtrace
@@ -95,6 +96,16 @@ def test_one_step_by_hand():
     assert set(metrics) == {*expected, "explained_variance"}
     for name, value in expected.items():
         np.testing.assert_allclose(metrics[name], value, atol=1e-6, err_msg=name)
+
+
+def test_the_learning_rate_is_a_metric():
+    """Of two updates of four optimiser steps each, annealed to zero: 1, 7/8, 6/8, 5/8 of 0.8, then 4/8 to 1/8."""
+    rollout = steps([1] * 4, [1] * 4, [2.0] * 4, [1] * 4, [0] * 4, [4] * 4)
+    options = PLAIN | {"num_epochs": 2, "num_minibatches": 2}
+    learner = make_ppo(TABLE, make_adam(8, learning_rate=0.8, anneal=True), **options)
+    state, metrics = learner.update(learner.init(KEY), KEY, rollout)
+    np.testing.assert_allclose(metrics["learning_rate"], 0.8 * 6.5 / 8, rtol=1e-6)
+    np.testing.assert_allclose(learner.update(state, KEY, rollout)[1]["learning_rate"], 0.8 * 2.5 / 8, rtol=1e-6)
 
 
 def test_losses_are_slots_whose_numbers_are_arrays():

@@ -93,3 +93,24 @@ def test_the_learner_is_shown_fresh_actions_in_groups_and_the_steps_to_blame(epi
     state, _ = learner.update(learner.init(KEY), KEY, fine)
     assert not np.asarray(state.inner.batch["action_mask"])[4:].any()
     np.testing.assert_array_equal(state.inner.batch["keep"][4:], 0.0)
+
+
+def test_what_the_learner_draws_is_other_than_what_the_steps_are_drawn_by(episode):
+    """A learner that splits its key, as those with minibatches do, gets none of the keys that are used already."""
+    uttered = []
+
+    def utter(params, key, rows):
+        uttered.append(jax.random.key_data(key).tolist())
+        return rows
+
+    def update(state, key, batch):
+        return Seen(state.params, {"key": jax.random.key_data(key)}), {}
+
+    inside = Learner(init=lambda key, start=None: Seen(jnp.float32(1.0), {}), update=update)
+    learner = with_judged_steps(inside, utter, part="right", num_positives=1, num_negatives=1, num_samples=1)
+    state, _ = learner.update(learner.init(KEY), KEY, episode)
+    own = jax.random.wrap_key_data(state.inner.batch["key"])
+    used = [jax.random.key_data(KEY).tolist(), *uttered]
+    for count in (2, 3, 4):
+        assert not any(key in used for key in jax.random.key_data(jax.random.split(own, count)).tolist())
+    assert jax.random.key_data(own).tolist() not in used

@@ -15,7 +15,8 @@ FILLED = (SHARDS, "when_quick.learner.buffer.min_size=32")
 # Beside the first world that an algorithm fits.
 OPTIONS = {
     **dict.fromkeys(("awr", "c51", "dqn", "iqn", "munchausen_dqn", "noisy_dqn", "plain_dqn", "qr_dqn"), FILLED),
-    **dict.fromkeys(("crossq", "ddpg", "droq", "mbpo", "mpo", "q_shaping", "qmix", "rainbow", "td3", "vdn"), FILLED),
+    **dict.fromkeys(("crossq", "ddpg", "droq", "masac", "mbpo", "mpo", "q_shaping"), FILLED),
+    **dict.fromkeys(("qmix", "rainbow", "td3", "vdn"), FILLED),
     **dict.fromkeys(("airl", "gail"), ("learner.demonstrations.num_shards=2", "collector.num_steps=16")),
     **dict.fromkeys(("hg_dagger", "pvp"), (SHARDS, "learner.buffer.min_size=32")),
     **dict.fromkeys(("muzero", "sampled_muzero"), ("learner.buffer={min_size: 128, batch_size: 8, num_shards: 2}",)),

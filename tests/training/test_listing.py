@@ -12,7 +12,7 @@ from tests import ROOT
 def test_every_file_is_listed_with_its_first_sentence():
     lines = list_choices(ROOT / "configs", ROOT / "experiments").splitlines()
     assert (
-        "  cartpole          CartPole-v1 for any algorithm of discrete actions; half a million steps suffice." in lines
+        "  cartpole           CartPole-v1 for any algorithm of discrete actions; half a million steps suffice." in lines
     )
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     for pattern in ("configs/world", "configs/algorithm", "configs/experiment", "experiments/papers/*"):
