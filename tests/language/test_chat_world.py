@@ -1,6 +1,8 @@
 """Conversations with tools of one's own: what is read, what is learned, and what goes wrong in a tool."""
 
 import json
+import re
+import shutil
 import time
 from functools import partial
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxagents.language.chat_host import ChatHost, Sizes
-from jaxagents.language.chat_template import read_template
+from jaxagents.language.chat_template import read_template, write_conversation
 from jaxagents.language.chat_world import make_chat_policy, make_environment
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
@@ -23,6 +25,7 @@ from jaxagents.networks.transformer import Transformer
 from jaxagents.policies.contexts import to_rows
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.types import LanguageModel
+from tests import ROOT
 from tests.fakes import score_tokens
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf: chat templates are of transformers")
@@ -143,6 +146,33 @@ def test_a_conversation_with_a_tool_is_what_the_template_writes(chat_folder, fam
     assert talk.tokens == wanted["input_ids"][:count]
     assert talk.sampled == [bool(one) for one in wanted["assistant_masks"][:count]]
     assert not any(wanted["assistant_masks"][count:])
+
+
+def test_the_template_of_the_guide_teaches_tools_to_a_checkpoint_without(chat_folder, tmp_path):
+    guide = (ROOT / "experiments/docs/tools.md").read_text()
+    template = re.search(r"^```jinja\n(.*?)\n```", guide, re.M | re.S)[1]
+    cells = json.loads((ROOT / "notebooks/09_search_agent.ipynb").read_text())["cells"]
+    assert any(f'TEMPLATE = r"""{template}"""' in "".join(cell["source"]) for cell in cells)
+    folder = shutil.copytree(chat_folder("qwen_25"), tmp_path / "my_model")
+    (folder / "chat_template.jinja").write_text(template)
+    reader = read_template(folder)
+    assert reader.tokenizer.chat_template == template
+    prompt = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "where?"}]
+    host = make_host(reader, tools=(search,), rows=[{"prompt": prompt, "answer": "Bern"}], seconds=60.0, result=512)
+    talk, queries = Talk(host), ("Ada", "Bo")
+    steps = talk.say("".join(write_call(reader, ("search", {"query": query})) for query in queries))
+    assert steps.valid and not steps.over
+    assert talk.say("Bern").success
+    messages = [
+        *prompt,
+        {"role": "assistant", "tool_calls": call_messages([Call("search", {"query": query}) for query in queries])},
+        *({"role": "tool", "content": DOCUMENTS[query]} for query in queries),
+        {"role": "assistant", "content": "Bern"},
+    ]
+    written = write_conversation(reader, messages, host.schemas)
+    assert talk.tokens == written.tokens[: len(talk.tokens)]
+    assert talk.sampled == [owner >= 0 for owner in written.message[: len(talk.tokens)]]
+    assert reader.tokenizer.decode(written.tokens[len(talk.tokens) :]) == "\n" and not written.num_lost
 
 
 def test_what_goes_wrong_in_a_tool_is_a_line_of_text(chat_folder):
