@@ -12,7 +12,6 @@ from jaxagents.environments.text.annotators import deliberate, with_annotators
 from jaxagents.environments.text.exploits import with_exploit
 from jaxagents.environments.text.guards import with_guard
 from jaxagents.environments.text.house_rules import KINDS, chains, draw_rules, with_house_rules
-from tests.fakes import jitted
 
 KEY = jax.random.key(3)
 HOUSE = draw_rules(0, 3)[0]
@@ -21,7 +20,7 @@ HOUSE = draw_rules(0, 3)[0]
 @functools.cache
 def house(kind="request", shown=False):
     wrap = functools.partial(with_house_rules, shares={kind: 1.0}, shown=shown)
-    return jitted(desk.make_environment((3,), wrappers={"house_rules": wrap}))
+    return desk.make_environment((3,), wrappers={"house_rules": wrap})
 
 
 @functools.cache
