@@ -68,7 +68,7 @@ def make_test_time_evaluator(
         `base_success` without adaptation, the `margin`, and `adapted`, whether the policy was unsure.
 
     Raises:
-        ValueError: a count is not positive, more neighbours than tasks, or unknown labels.
+        ValueError: a count is not positive, more neighbours than tasks, unknown labels, or a world of several seats.
 
     References:
         Acikgoz et al. (2025), "Self-Improving LLM Agents at Test-Time", section 3.
@@ -81,6 +81,8 @@ def make_test_time_evaluator(
             f"`num_neighbours` must be at most `pool` and `labels` own or expert, got {num_neighbours}, {pool} and "
             f"{labels!r}."
         )
+    if environment.text is None or environment.num_players > 1:
+        raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}; try world=lists.")
     sample_task = environment.text.sample_held_out_task if held_out else environment.sample_task
     play = make_dialogue(environment, policy, sampling=Sampling(greedy=greedy))
     propose = make_dialogue(environment, policy, group_size=num_candidates)
@@ -103,7 +105,7 @@ def make_test_time_evaluator(
             known = answer(params, pool_key, members, task=other, start=begun)
         else:
             known = demonstrate(pool_key, members, chosen)
-        near = nearest(base, known, num_neighbours)
+        near = nearest(base, known, policy.layout.observation, num_neighbours)
         adapted = on_base(policy, adapter, params)
         learner = make_supervised(adapted.model, optax.adam(learning_rate))
         play_adapted = make_dialogue(environment, adapted, sampling=Sampling(greedy=greedy))
@@ -152,12 +154,18 @@ def margin(episode: Episode, num_candidates: int) -> Array:
     return top[:, 0] - top[:, 1]
 
 
-def nearest(episode: Episode, pool: Episode, count: int) -> Array:
-    """Returns the rows of a pool whose first observations share most tokens with those of tasks, int32 `[n, count]`."""
-    size = episode.layout.observation
+def nearest(episode: Episode, pool: Episode, size: int, count: int) -> Array:
+    """Returns the rows of a pool whose first observations share most tokens with those of tasks, int32 `[n, count]`.
 
-    def told(one: Episode) -> Array:
+    Args:
+        episode: of n tasks.
+        pool: of others.
+        size: tokens of an observation.
+        count: rows of a task.
+    """
+
+    def first_of(one: Episode) -> Array:
         return jnp.where(one.token_mask[:, 0, :size], one.tokens[:, 0, :size], -1)
 
-    shared = (told(episode)[:, None] == told(pool)[None]) & (told(episode) >= 0)[:, None]
+    shared = (first_of(episode)[:, None] == first_of(pool)[None]) & (first_of(episode) >= 0)[:, None]
     return jax.lax.top_k(jnp.sum(shared, axis=2), count)[1]

@@ -28,12 +28,12 @@ def test_margins_by_hand():
 
 
 def test_neighbours_share_tokens_in_the_same_places():
-    def told(rows, size):
+    def of(*rows):
         tokens = jnp.array([[row + [3]] for row in rows])
-        return SimpleNamespace(tokens=tokens, token_mask=tokens != 0, layout=SimpleNamespace(observation=size))
+        return SimpleNamespace(tokens=tokens, token_mask=tokens != 0)
 
-    pool = told([[1, 2, 4, 0], [2, 1, 4, 0], [1, 2, 9, 0], [5, 5, 5, 0]], 4)
-    assert nearest(told([[1, 2, 4, 0], [5, 5, 4, 0]], 4), pool, 2).tolist() == [[0, 2], [3, 0]]
+    pool = of([1, 2, 4, 0], [2, 1, 4, 0], [1, 2, 9, 0], [5, 5, 5, 0])
+    assert nearest(of([1, 2, 4, 0], [5, 5, 4, 0]), pool, 4, 2).tolist() == [[0, 2], [3, 0]]
 
 
 @pytest.fixture(scope="module")
