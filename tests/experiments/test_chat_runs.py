@@ -94,7 +94,7 @@ def test_a_reward_model_of_pairs_pays_a_policy(folder):
     judge = ("learner=reward_model", "collector=preferences", "collector.paths=[pairs.jsonl]")
     judge += ("model.network.value_head=true", "run_dir=runs/judge")
     paid = "+learner.rewards.model={_target_: jaxagents.training.load.load_reward, path: runs/judge, "
-    paid = (paid + "scale: 1.0, world_scale: 0.0}", "run_dir=runs/paid")
+    paid = (paid + "scale: 1.0, world_scale: 0.0}", "run_dir=runs/paid", "trust=[my_tools]")
     for arguments in (judge, paid):
         trained = call(folder, "train.py", *SETTINGS, reward("score"), *arguments)
         assert trained.returncode == 0, trained.stderr[-3000:]
