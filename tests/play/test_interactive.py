@@ -132,6 +132,7 @@ def test_roles_are_checked(speaker):
         play_text(loaded, typist()[0], role="agent")
     loaded = loaded._replace(play=lambda *args, **kwargs: None)
     assert play_text(loaded, typist()[0], role="agent") == []
+    assert play_text(loaded, typist()[0], role="environment") == []
 
 
 def test_nobody_types_in_a_world_of_free_text(speaker):
@@ -140,4 +141,3 @@ def test_nobody_types_in_a_world_of_free_text(speaker):
     loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=world, config={})
     with pytest.raises(ValueError, match="`role` must be none in a world of free text, got 'agent'"):
         play_text(loaded._replace(play=lambda *args, **kwargs: None), typist()[0], role="agent")
-    assert play_text(loaded, typist()[0], role="environment") == []
