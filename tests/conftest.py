@@ -91,7 +91,7 @@ def is_due(nodeid, commit):
     return (zlib.crc32(f"{file}[{about}]".encode()) - int(commit, 16)) % _SHARES == 0
 
 
-_MOST_GIB = 2.5  # Of a process, above which programs are forgotten: imports take 1.5, and workers stay below 4.
+_MOST_GIB = 2.0  # Of a process, above which programs are forgotten; imports alone take 1.5.
 
 
 def _free_memory():
