@@ -80,7 +80,7 @@ def make_row(arm, role, word, difference, seeds=(100, 101)):
     interval = difference and Interval(difference, difference - 0.05, difference + 0.05)
     values = dict.fromkeys(seeds, 0.6)
     return Measured(
-        arm, role, word, values, {}, {"final": 1.0}, Interval(0.6, 0.5, 0.7), interval, 0.01, 0, 0, 1.0, 2.0
+        arm, role, word, values, {}, {"final": {100: 1.0, 101: 1.0}}, Interval(0.6, 0.5, 0.7), interval, 0.01, 0, 0, 1.0, 2.0
     )
 
 
