@@ -26,6 +26,7 @@ _FUNCTIONS = (
     "jaxagents.training.load.load_policy",
     "jaxagents.training.load.load_reward",
     "jaxagents.training.exploitability.make_exploitability_evaluator",
+    "jaxagents.training.tt_si.make_test_time_evaluator",
 )
 _EFFECTS = re.compile(r"_|write_|save_|import_")  # Functions that write files, or import modules.
 _REFERENCES = re.compile(r"\$\{(oc\.env:)?[\w.,@/\[\]-]*\}")  # Of other interpolations a `_target_` may come.

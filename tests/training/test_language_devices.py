@@ -56,7 +56,8 @@ def trained(speak):
             num_minibatches=2,
             axis_name=axis_name_of(mode),
         )
-        collector = make_dialogue_collector(lake, agent.policy, num_groups=NUM_GROUPS, group_size=GROUP_SIZE)
+        sizes = {"num_groups": NUM_GROUPS, "group_size": GROUP_SIZE}
+        collector = make_dialogue_collector(lake, agent.policy, axis_name=axis_name_of(mode), **sizes)
         collector = remember(collector, agent.policy.layout)
         program = make_program(collector, agent.make_learner(collector, NUM_UPDATES))
         runner = place(program, mode=mode, devices=select_devices(mode, num_devices))
