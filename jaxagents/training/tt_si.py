@@ -91,20 +91,20 @@ def make_test_time_evaluator(
     adapter, source = lora(rank=rank), make_uniform(level=level)
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
-        task_key, reset_key, play_key, pool_key, adapt_key = jax.random.split(key, 5)
+        task_key, reset_key, play_key, propose_key, pool_key, answer_key, adapt_key = jax.random.split(key, 7)
         index, fold = jnp.arange(num_episodes, dtype=jnp.int32), jax.vmap(jax.random.fold_in, in_axes=(None, 0))
         task = jax.vmap(lambda key, number: sample_task(key, level_of(level, number)))(fold(task_key, index), index)
         start = jax.vmap(environment.reset)(fold(reset_key, index), task)
         base = play(params, play_key, index, task=task, start=start)
-        certainty = margin(propose(params, play_key, index, task=task, start=start), num_candidates)
+        certainty = margin(propose(params, propose_key, index, task=task, start=start), num_candidates)
 
         members = jnp.arange(pool, dtype=jnp.int32)
         chosen = source.choose(source.init(pool_key, pool), pool_key, members)
         if demonstrate is None:
             other, begun, _ = start_tasks(environment, chosen)
-            known = answer(params, pool_key, members, task=other, start=begun)
+            known = answer(params, answer_key, members, task=other, start=begun)
         else:
-            known = demonstrate(pool_key, members, chosen)
+            known = demonstrate(answer_key, members, chosen)
         near = nearest(base, known, policy.layout.observation, num_neighbours)
         adapted = on_base(policy, adapter, params)
         learner = make_supervised(adapted.model, optax.adam(learning_rate))
