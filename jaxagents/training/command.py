@@ -129,7 +129,7 @@ def command(
 
         @wraps(task)
         @_until_unread()
-        @end_at_once()
+        @end_at_once(quiet=not show_traceback)
         @end_at_second_signal()
         @hear_interrupts()
         def main() -> None:

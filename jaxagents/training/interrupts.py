@@ -248,14 +248,21 @@ def _seconds_of_one() -> float:
 
 
 @contextmanager
-def end_at_once() -> Iterator[None]:
-    """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works."""
-    try:
-        yield
-    except SystemExit as stop:
-        if stop.code != INTERRUPTED and not isinstance(stop, EndAtOnce):
-            raise
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(int(stop.code or 0))
+def end_at_once(quiet: bool = True) -> Iterator[None]:
+    """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works.
+
+    Args:
+        quiet: until the last instruction, threads print nothing of what an interrupt broke off, such as half a save.
+    """
+    from jaxagents.training.full_disk import quiet_threads  # Not before the imports of a main hear Ctrl-C.
+
+    with quiet_threads() if quiet else contextlib.nullcontext():
+        try:
+            yield
+        except SystemExit as stop:
+            if stop.code != INTERRUPTED and not isinstance(stop, EndAtOnce):
+                raise
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(int(stop.code or 0))

@@ -89,6 +89,30 @@ def test_imports_of_every_main_end_in_one_line(interrupt, script):
     assert interrupt(has_begun_to_import, script) == ["Interrupted."]
 
 
+def test_threads_print_nothing_of_a_save_that_was_broken_off_until_the_process_has_ended():
+    program = """
+import logging, sys
+import absl.logging
+from jaxagents.training.interrupts import INTERRUPTED, end_at_once
+
+def log(text, path):
+    absl.logging.get_absl_logger().handle(logging.LogRecord("absl", logging.ERROR, path, 378, text, (), None))
+
+class Stdout:  # Flushed after everything else, just before the end.
+    def flush(self):
+        log("of a thread", "/lib/orbax/checkpoint/future.py")
+        log("of the main thread", "/lib/jaxagents/run.py")
+
+with end_at_once():
+    sys.stdout = Stdout()
+    log("while it ends", "/lib/orbax/checkpoint/future.py")
+    raise SystemExit(INTERRUPTED)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 130, ended.stderr
+    assert [line.rpartition("] ")[2] for line in ended.stderr.splitlines()] == ["of the main thread"]
+
+
 @pytest.mark.exhaustive
 def test_a_run_that_has_not_begun_leaves_nothing_to_go_on_with(interrupt, tmp_path):
     lines = interrupt(has_loaded_jax, "train.py", *LONG, f"run_dir={tmp_path}/run")
