@@ -152,10 +152,7 @@ class GroupedAttention(nn.Module):
             query = query * (config.query_scale * math.sqrt(features))
         key, value = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
         if cache is not None:
-            cache = KeyValue(key=_write(cache.key, key, index, layer), value=_write(cache.value, value, index, layer))
-            key, value = cache.key, cache.value
-            if layer is not None:
-                key, value = (jax.lax.dynamic_index_in_dim(x, layer, keepdims=False) for x in (key, value))
+            cache, (key, value) = _extend(cache, KeyValue(key=key, value=value), index, layer)
         if isinstance(bias, View):
             options = {"block": config.attention_block, "cap": config.attention_cap}
             output = attend_in_blocks(query, key, value, bias, **options)
@@ -242,9 +239,28 @@ def _choose(values: tuple[PyTree, ...], windowed: Array | bool) -> PyTree:
     return jax.tree.map(lambda full, local: jnp.where(windowed, local, full), *values)
 
 
-def _write(entries: Array, new: Array, index: Array, layer: Array | None) -> Array:
-    """Writes `[B, K, S, F]` to `[B, K, W, F]`, or to one layer of `[N, B, K, W, F]`, from `index` of W on."""
-    new, start = new.astype(entries.dtype), (0, 0, index, 0)
+def _extend(
+    cache: KeyValue, new: KeyValue, index: Array | None, layer: Array | None
+) -> tuple[KeyValue, tuple[Array, Array]]:
+    """Writes keys and values `[B, K, S, F]` to a cache, from `index` of W on; also returns all `[B, K, W, F]` of them.
+
+    Of stacked layers `[N, B, K, W, F]`, what goes into the stack is read from what went into the layer: where it does
+    not depend on the layer's old entries, XLA:CPU copies the whole stack twice for every layer.
+    """
+    start = (0, 0, index, 0)
+
+    def write(entries: Array, added: Array) -> Array:
+        return jax.lax.dynamic_update_slice(entries, added.astype(entries.dtype), start)
+
+    def write_layer(entries: Array, own: Array, added: Array) -> Array:
+        return jax.lax.dynamic_update_slice(
+            entries, jax.lax.dynamic_slice(own, start, added.shape)[None], (layer, *start)
+        )
+
     if layer is None:
-        return jax.lax.dynamic_update_slice(entries, new, start)
-    return jax.lax.dynamic_update_slice(entries, new[None], (layer, *start))
+        cache = own = jax.tree.map(write, cache, new)
+    else:
+        own = jax.tree.map(lambda entries: jax.lax.dynamic_index_in_dim(entries, layer, keepdims=False), cache)
+        own = jax.tree.map(write, own, new)
+        cache = jax.tree.map(write_layer, cache, own, new)
+    return cache, (own.key, own.value)

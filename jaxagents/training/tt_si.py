@@ -17,7 +17,6 @@ from jaxagents.learners.adapted import on_base
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.networks.adapters import lora
 from jaxagents.ops.checks import require_positive
-from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree
 
 
@@ -110,8 +109,7 @@ def make_test_time_evaluator(
         learner = make_supervised(adapted.model, optax.adam(learning_rate))
         play_adapted = make_dialogue(environment, adapted, sampling=Sampling(greedy=greedy))
 
-        def adapt(inputs: tuple[Array, Array, PyTree, PyTree]) -> Episode:
-            number, rows, own_task, own_start = inputs
+        def adapt(number: Array, rows: Array, own_task: PyTree, own_start: PyTree) -> Episode:
             init_key = jax.random.fold_in(adapt_key, number)
             batch = jax.tree.map(lambda leaf: leaf[rows], known)
             state = learner.init(init_key, adapter.init(init_key, params))
@@ -120,8 +118,12 @@ def make_test_time_evaluator(
             episode = play_adapted(state.params, play_key, number[None], task=one[0], start=one[1])
             return jax.tree.map(lambda leaf: leaf[0], episode)
 
+        def keep_or_adapt(inputs: tuple[Array, Episode, tuple[Array, Array, PyTree, PyTree]]) -> Episode:
+            is_unsure, own, others = inputs
+            return jax.lax.cond(is_unsure, lambda: adapt(*others), lambda: own)
+
         unsure = certainty < threshold
-        episode = where_rows(unsure, jax.lax.map(adapt, (index, near, task, start)), base)
+        episode = jax.lax.map(keep_or_adapt, (unsure, base, (index, near, task, start)))
         valid = episode.valid.astype(jnp.float32)
         length = jnp.sum(valid, axis=1)
         return (first_and_last(episode) if turn_rewards else {}) | {
