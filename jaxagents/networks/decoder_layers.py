@@ -247,20 +247,18 @@ def _extend(
     Of stacked layers `[N, B, K, W, F]`, what goes into the stack is read from what went into the layer: where it does
     not depend on the layer's old entries, XLA:CPU copies the whole stack twice for every layer.
     """
-    start = (0, 0, index, 0)
-
-    def write(entries: Array, added: Array) -> Array:
-        return jax.lax.dynamic_update_slice(entries, added.astype(entries.dtype), start)
-
-    def write_layer(entries: Array, own: Array, added: Array) -> Array:
-        return jax.lax.dynamic_update_slice(
-            entries, jax.lax.dynamic_slice(own, start, added.shape)[None], (layer, *start)
-        )
-
     if layer is None:
-        cache = own = jax.tree.map(write, cache, new)
-    else:
-        own = jax.tree.map(lambda entries: jax.lax.dynamic_index_in_dim(entries, layer, keepdims=False), cache)
-        own = jax.tree.map(write, own, new)
-        cache = jax.tree.map(write_layer, cache, own, new)
-    return cache, (own.key, own.value)
+        cache = jax.tree.map(lambda entries, added: _write(entries, added, (0, 0, index, 0)), cache, new)
+        return cache, (cache.key, cache.value)
+    new = jax.tree.map(lambda added: added[None], new)
+    own = jax.tree.map(lambda entries: jax.lax.dynamic_slice_in_dim(entries, layer, 1), cache)
+    own = jax.tree.map(lambda entries, added: _write(entries, added, (0, 0, 0, index, 0)), own, new)
+    read = jax.tree.map(
+        lambda entries, added: jax.lax.dynamic_slice(entries, (0, 0, 0, index, 0), added.shape), own, new
+    )
+    cache = jax.tree.map(lambda entries, added: _write(entries, added, (layer, 0, 0, index, 0)), cache, read)
+    return cache, (own.key[0], own.value[0])
+
+
+def _write(entries: Array, new: Array, start: tuple[Array | int, ...]) -> Array:
+    return jax.lax.dynamic_update_slice(entries, new.astype(entries.dtype), start)

@@ -30,11 +30,14 @@ def test_policies_of_remat_change_no_gradient():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), gradient(remat), wanted)
 
 
-def test_decoding_through_scanned_layers_copies_no_stack_of_caches():
+@pytest.mark.parametrize("num_kv_heads", [1, 2])
+def test_decoding_through_scanned_layers_copies_no_stack_of_caches(num_kv_heads):
     """On CPUs, two copies of the whole stack for every layer made a token nine times as slow."""
-    decoder, tokens, mask = Decoder(**SIZES, scan_layers=True), jnp.zeros((3, 1), jnp.int32), jnp.ones((3, 1, 5), bool)
+    sizes = SIZES | {"num_layers": 6, "features": 64, "num_heads": 4, "num_kv_heads": num_kv_heads}
+    decoder = Decoder(**sizes, scan_layers=True)
+    tokens, mask = jnp.zeros((16, 1), jnp.int32), jnp.ones((16, 1, 64), bool)
     params = decoder.init(jax.random.key(0), tokens, tokens, mask[..., :1], method="everything")
-    cache = decoder.apply(params, 3, 5, method="init_cache")
+    cache = decoder.apply(params, 16, 64, method="init_cache")
 
     def decode(params, cache):
         def step(index, cache):
