@@ -50,6 +50,28 @@ def sequence_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
     return weight * _share(jnp.sum(weight), axis_name)
 
 
+def turn_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
+    """Computes weights of the mean over tokens of a turn, then over turns of a sequence, then over sequences.
+
+    `mask / (tokens of the turn * turns of the sequence * sequences)`; turns and sequences without tokens that count
+    are left out.
+
+    Args:
+        view: of B episodes.
+        axis_name: mapped device axis.
+
+    Returns:
+        float32 `[B, T, S]`.
+
+    References:
+        Li et al. (2025), "In-the-Flow Agentic System Optimization for Effective Planning and Tool Use" (Flow-GRPO).
+    """
+    tokens = jnp.sum(view.mask, axis=2, keepdims=True, dtype=jnp.float32)
+    of_turn = view.mask / jnp.maximum(tokens, 1.0)
+    weight = of_turn / jnp.maximum(sum_of_sequences(view, of_turn), 1.0)
+    return weight * _share(jnp.sum(weight), axis_name)
+
+
 def constant(view: TokenView, *, axis_name: str | None = None, max_tokens: Array | float | None = None) -> Array:
     """Computes `mask / (B * max_tokens)`: the weight of a token depends on no length.
 

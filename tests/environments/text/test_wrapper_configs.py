@@ -10,7 +10,7 @@ from tests import CONFIGS
 NAMES = sorted(path.stem for path in (CONFIGS / "wrapper").glob("*.yaml"))
 OF_WORLDS = {
     **{"programs": "tools", "documentation": "tools", "attributes": "tools", "decision_rewards": "market"},
-    **{"house_rules": "desk", "annotators": "desk"},
+    **{"house_rules": "desk", "annotators": "desk", "planner": "tools"},
 }
 OF_RULES = {  # What a world must have.
     "guard": ("frozenlake", "`world` must have one seat and actions without free fields"),
