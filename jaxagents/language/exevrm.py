@@ -1,0 +1,69 @@
+"""ExeVRM (Song et al., 2026): instructions that are altered so that an episode fits them, and does not meet them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxagents.environments.text.experts import choose
+from jaxagents.language.relabeling import make_relabeling
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Task
+
+
+def make_altered_instructions(environment: Environment, policy: LanguagePolicy) -> Callable[[Array, Episode], Episode]:
+    """Makes the function that tells successes again for tasks that they do not solve.
+
+    One number of the task comes from another task of the same level: another object, value, or condition. The same
+    actions are taken again, and the world says whether they solve that.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part, whose tasks are numbers.
+        policy: whose tokens and layout the episodes have.
+
+    Returns:
+        `(key, episode) -> Episode` of as many rows. No turn takes place in those of failures, and of successes that
+        meet the altered instruction, too, or some action of which does not work there. Rows of one group are altered
+        apart; what comes out does not depend on how groups are split over devices.
+
+    Raises:
+        ValueError: not a text world of one seat.
+
+    References:
+        Song et al. (2026), "Video-Based Reward Modeling for Computer-Use Agents", arXiv 2603.10178 (adversarial
+        instruction translation).
+
+    Deviation: a language model writes the instruction and names the step that departs from it; here chance does, and
+        the world is asked.
+    """
+    relabel = make_relabeling(environment, policy)
+    fold = jax.vmap(jax.random.fold_in)
+
+    def other_task(key: Array, task: Task) -> Task:
+        choose_key, draw_key = jax.random.split(key)
+        return change_one(choose_key, task, environment.sample_task(draw_key, task["level"]))
+
+    def alter(key: Array, episode: Episode) -> Episode:
+        task_key, retell_key = jax.random.split(key)
+        same = episode.group[:, None] == episode.group[None, :]
+        before = jnp.sum(jnp.tril(same, -1), axis=1)  # Of its group.
+        keys = fold(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(task_key, episode.group), before)
+        retold = relabel(retell_key, episode, jax.vmap(other_task)(keys, episode.task))
+        works = (retold.valid == episode.valid) & (retold.action_valid == episode.action_valid)
+        near = episode.success & ~retold.success & jnp.all(works, axis=1)
+        return retold.replace(valid=retold.valid & near[:, None])
+
+    return alter
+
+
+def change_one(key: Array, task: Task, other: Task) -> Task:
+    """Takes one number from another task, drawn among those in which they differ; none where they are equal."""
+    leaves, others = (list(map(jnp.asarray, jax.tree.leaves(one))) for one in (task, other))
+    differs = jnp.concatenate([jnp.ravel(mine != given) for mine, given in zip(leaves, others, strict=True)])
+    chosen = differs & (jnp.arange(differs.size) == choose(key, differs))
+    parts = jnp.split(chosen, np.cumsum([leaf.size for leaf in leaves])[:-1])
+    changed = [
+        jnp.where(part.reshape(mine.shape), given, mine)
+        for part, mine, given in zip(parts, leaves, others, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(task), changed)
