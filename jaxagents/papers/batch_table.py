@@ -25,7 +25,6 @@ from jaxagents.reporting.statistics import (
     paired_or_welch_interval,
     paired_or_welch_p_value,
     t_interval,
-    welch_interval,
 )
 from jaxagents.reporting.tables import describe_interval, markdown_row
 
@@ -45,7 +44,7 @@ class Measured(NamedTuple):
         start: the metric of what the runs started from, by seed.
         further: of the study's other metrics by name, values by seed.
         mean: with its 95 % interval; None without a value.
-        difference: to the first baseline with Welch's 95 % interval, more than 0 where the arm is better.
+        difference: to the first baseline with its 95 % interval, more than 0 where the arm is better.
         p: of the difference, adjusted by Holm over all arms of the batch.
         trials: settings that were tried on the arm besides its own.
         diverged: runs that ended in infinite or NaN parameters.
@@ -243,7 +242,7 @@ def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds:
     if min(column.size for column in columns) < (2 if len(seeds) > 1 else 1):
         return Finding(expected, "check", MISSING, reason="its runs are not there")
     if len(columns) == 2:
-        interval = welch_interval(columns[0], columns[1], expected.confidence)
+        interval = paired_or_welch_interval(columns[0], columns[1], expected.confidence)
     else:
         interval = t_interval(columns[0], expected.confidence)
     return Finding(expected, "check", decide(expected, interval), interval, tuple(seeds))

@@ -7,9 +7,10 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 | headline | the arm is better than the rival by the margin m |
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
 | first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8 |
-| last look | after 24 seeds, where the first one decides nothing |
-| fresh | above every seed that was registered for a paper before |
+| last look | after 24 seeds, or as many as are left, where the first one decides nothing |
+| fresh | above every seed that was registered for a paper before, below search seeds, and without a run of the arm |
 
+The interval of d is the one of the batch's table: paired by seed where that pays, as starts differ from seed to seed.
 "below" turns the sign; "equal to" asks for an interval within the smallest effect. A claim may be of another metric
 that the study reports, as in "rollout/thought_tokens_per_turn below grpo"; as the study names no smallest effect of it,
 the interval of d must exclude 0. Nothing is typed by hand.
@@ -34,10 +35,11 @@ from jaxagents.papers.leases import leased
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.power import power_of, seeds_needed
 from jaxagents.papers.registration import read_registrations
-from jaxagents.papers.study import LEAST_SEEDS, Paper, nearest
+from jaxagents.papers.runs import read_runs
+from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, nearest
 from jaxagents.reporting.loggers import to_json, write_atomically
 from jaxagents.reporting.reports import versions
-from jaxagents.reporting.statistics import Interval, welch_interval
+from jaxagents.reporting.statistics import Interval, paired_or_welch_interval, pairing_pays
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.methods import Method
 
@@ -183,14 +185,13 @@ def confirm_batch(
         arms if arms is not None else [r.arm for r in rows if r.role == METHOD and r.p is not None and r.p < _LEVEL]
     )
     known = read_confirmations(results)
-    fresh = _first_fresh_seed(results)
     made: dict[str, Confirmation] = {}
     for name in wanted:
         method = method_of(batch, name, methods)
         if method is None or (arms is None and "Claim" not in method.fields):
             continue
         if method.id not in made:
-            made[method.id] = known.get(method.id) or _register(batch, method, name, measured, composed, fresh)
+            made[method.id] = known.get(method.id) or _register(batch, method, name, measured, composed, results)
     _write(results, made)
     return made
 
@@ -225,7 +226,7 @@ def _register(
     name: str,
     measured: Mapping[str, Measured],
     composed: Mapping[str, Composed],
-    fresh: int,
+    results: str | Path,
 ) -> Confirmation:
     study = batch.study
     rivals = [*(arm.name for arm in batch.arms), *([START] if study.start is not None else [])]
@@ -236,10 +237,11 @@ def _register(
             f"`{method.id}` must be measured on {LEAST_SEEDS} seeds before it is confirmed, got fewer of {missing[0]}; "
             f"try reproduce.py study={study.id.partition('/')[2]}."
         )
+    fresh = _fresh_seeds(results, composed[name])
     beside = measured[name].start if rival == START else measured[rival].values_of(metric, study)
     own, others = (np.asarray([*of.values()]) for of in (measured[name].values_of(metric, study), beside))
-    difference = welch_interval(own, others)
-    deviation = math.sqrt(float(own.var(ddof=1)) + float(others.var(ddof=1)))
+    difference, paired = paired_or_welch_interval(own, others), pairing_pays(own, others)
+    deviation = math.sqrt(float((own - others).var(ddof=1) if paired else own.var(ddof=1) + others.var(ddof=1)))
     margin, effect = margin_of(kind, difference, study.smallest_effect if metric == study.metric else math.nan)
     if math.isnan(margin):
         raise ValueError(
@@ -247,8 +249,8 @@ def _register(
             f"before it is confirmed, got {describe_interval(difference._asdict())}."
         )
     expected = Expectation(metric, kind, (name, rival), margin)
-    needed = seeds_needed(expected, effect, deviation, _POWER) or MOST_SEEDS
-    count = min(max(needed, LEAST_SEEDS), MOST_SEEDS)
+    needed = seeds_needed(expected, effect, deviation, _POWER, paired=paired) or MOST_SEEDS
+    count = min(max(needed, LEAST_SEEDS), len(fresh))
     record = Confirmation(
         paper=method.id,
         study=study.id,
@@ -256,10 +258,10 @@ def _register(
         rival=rival,
         kind=kind,
         margin=float(f"{margin:.3g}"),
-        seeds=list(range(fresh, fresh + MOST_SEEDS)),
-        looks=[count, MOST_SEEDS] if count < MOST_SEEDS else [],
+        seeds=fresh,
+        looks=[count, len(fresh)] if count < len(fresh) else [],
         metric="" if metric == study.metric else metric,
-        power=round(power_of(expected, effect, deviation, count), 3),
+        power=round(power_of(expected, effect, deviation, count, paired=paired), 3),
         measured=[float(f"{value:.4g}") for value in difference],
         settings={arm: composed[arm].settings for arm in named},
         commit=versions().get("commit"),
@@ -302,10 +304,17 @@ def margin_of(kind: str, difference: Interval, smallest: float) -> tuple[float, 
     return margin, sign * (mean if seen else 2.0 * margin)
 
 
-def _first_fresh_seed(results: str | Path) -> int:
-    """Returns the first seed above all that were registered for papers before."""
+def _fresh_seeds(results: str | Path, arm: Composed) -> list[int]:
     registered = [one.content.get("seeds", []) for of in read_registrations(results).values() for one in of]
-    return max((seed for seeds in registered for seed in seeds), default=-1) + 1
+    first = max((seed for seeds in registered for seed in seeds if seed < SEARCH_SEEDS), default=-1) + 1
+    played = read_runs(results, arm.address).runs
+    fresh = [seed for seed in range(first, SEARCH_SEEDS) if seed not in played][:MOST_SEEDS]
+    if len(fresh) < LEAST_SEEDS:
+        raise ValueError(
+            f"`{arm.name}` must have {LEAST_SEEDS} fresh seeds below {SEARCH_SEEDS}, got {len(fresh)}; raise the "
+            "`version` of its study."
+        )
+    return fresh
 
 
 def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:

@@ -14,34 +14,38 @@ MOST_SEEDS = 200
 _TRIALS = 20000
 
 
-def power_of(expected: Expectation, effect: float, deviation: float, num_seeds: int) -> float:
+def power_of(expected: Expectation, effect: float, deviation: float, num_seeds: int, *, paired: bool = False) -> float:
     """Estimates how often an expectation comes out as HELD, from simulated means and variances of normal values.
 
     Args:
         expected: its rule, see `judge.decide`.
         effect: true mean of what is measured.
-        deviation: from seed to seed; of a difference of arms sqrt(s_a^2 + s_b^2).
+        deviation: from seed to seed; of a difference of arms sqrt(s_a^2 + s_b^2), or of the differences if paired.
         num_seeds: of every arm.
+        paired: whether arms are compared seed by seed.
 
     Returns:
         The share of the simulations.
     """
     rng, error = np.random.default_rng(num_seeds), deviation / math.sqrt(num_seeds)
-    freedom = len({*expected.arms} - {START}) * (num_seeds - 1)  # Welch's, of arms that vary alike.
+    # Welch's, of arms that vary alike.
+    freedom = (1 if paired else len({*expected.arms} - {START})) * (num_seeds - 1)
     mean = rng.normal(effect, error, _TRIALS)
     spread = error * np.sqrt(rng.chisquare(freedom, _TRIALS) / freedom)
     half = special.stdtrit(freedom, 0.5 + expected.confidence / 2.0) * spread
     return float(np.mean([decide(expected, Interval(*of)) == HELD for of in zip(mean, mean - half, mean + half)]))
 
 
-def seeds_needed(expected: Expectation, effect: float, deviation: float, power: float = 0.9) -> int | None:
+def seeds_needed(
+    expected: Expectation, effect: float, deviation: float, power: float = 0.9, *, paired: bool = False
+) -> int | None:
     """Returns the fewest seeds of that power, None above `MOST_SEEDS`."""
     low, high = LEAST_SEEDS, MOST_SEEDS
-    if power_of(expected, effect, deviation, high) < power:
+    if power_of(expected, effect, deviation, high, paired=paired) < power:
         return None
     while low < high:
         middle = (low + high) // 2
-        if power_of(expected, effect, deviation, middle) >= power:
+        if power_of(expected, effect, deviation, middle, paired=paired) >= power:
             high = middle
         else:
             low = middle + 1

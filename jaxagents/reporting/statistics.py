@@ -114,14 +114,14 @@ def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: 
     References:
         Fisher (1921), On the probable error of a coefficient of correlation deduced from a small sample.
     """
-    if _pairing_pays(first, second, confidence):
+    if pairing_pays(first, second, confidence):
         return t_interval(_finite(first) - _finite(second), confidence)
     return welch_interval(first, second, confidence)
 
 
 def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
     """Computes the two-sided p-value of a difference of means, paired where `paired_or_welch_interval` pairs."""
-    if not _pairing_pays(first, second, 0.95):
+    if not pairing_pays(first, second):
         return welch_p_value(first, second)
     difference = _finite(first) - _finite(second)
     error = difference.std(ddof=1) / np.sqrt(difference.size)
@@ -129,7 +129,8 @@ def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
     return float(2.0 * special.stdtr(difference.size - 1, -abs(mean) / error)) if error else float(mean == 0.0)
 
 
-def _pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float) -> bool:
+def pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> bool:
+    """Tells whether `paired_or_welch_interval` pairs by seed."""
     first, second = _finite(first), _finite(second)
     if first.size != second.size or first.size < 4 or not (first.std() > 0.0 and second.std() > 0.0):
         return False

@@ -105,6 +105,25 @@ def test_arms_that_are_named_are_registered_whatever_came_out(measured):
         confirm(measured, ["upp"])
 
 
+def test_seeds_that_vary_more_than_arms_are_paired(measured):
+    of, rows, composed, asked = measured
+    base = {seed: 2.0 * (seed - 100) for seed in SEEDS}
+    values = {"base": base, "up": {seed: value + 1.0 + 0.01 * (-1) ** seed for seed, value in base.items()}}
+    rows = [row._replace(values=values.get(row.arm, row.values)) for row in rows]
+    up = confirm_batch(of, rows, METHODS, composed, asked.results, arms=["up"])["up"]
+    assert up.margin == 0.5 and up.looks == [8, 24] and up.measured[1] > 0.9  # Welch's interval: -3.9 to 5.9.
+
+
+def test_seeds_that_the_arm_has_played_are_not_fresh(measured):
+    of, _, composed, asked = measured
+    first = confirm(measured, ["up"])["up"]
+    run_papers([confirmed_paper(of, first, "T", "c")], asked)
+    (asked.results / CONFIRMATIONS_FILE).unlink()
+    again = confirm(measured, ["up"])["up"]
+    assert again.seeds == [*range(8, 32)] and again.margin == first.margin
+    assert confirm(measured, ["down"])["down"].seeds == [*range(24)]
+
+
 def test_fresh_seeds_are_above_all_that_were_registered(measured):
     asked = measured[-1]
     content = {"seeds": [10, 11, 14]}
@@ -147,11 +166,12 @@ def test_claims_that_no_run_can_show_are_refused(claim):
 
 def test_a_claim_of_another_metric_is_confirmed_by_what_was_seen_of_it(measured, monkeypatch):
     of, _, composed, asked = measured  # The last value of the curve is the offset, the same for all seeds.
-    noise = {"up": 0.01, "base": 0.02, "same": 0.03, "down": 0.0, "silent": 0.0}
-    rows = [
-        row._replace(further={"curve": {seed: noise[row.arm] * (seed % 2) + (row.arm == "up") for seed in SEEDS}})
-        for row in measured[1]
-    ]
+    noise = {"up": (0.01, 2), "base": (0.02, 2), "same": (0.03, 4), "down": (0.0, 1), "silent": (0.0, 1)}
+    rows = []
+    for row in measured[1]:
+        size, period = noise[row.arm]
+        curve = {seed: size * (2 * (seed % period) // period) + (row.arm == "up") for seed in SEEDS}
+        rows.append(row._replace(further={"curve": curve}))
     claims = {"up": "curve above base", "same": "curve above base"}
     for name, claim in claims.items():
         monkeypatch.setitem(METHODS, name, METHODS[name]._replace(fields={"Study": "s", "Claim": claim}))

@@ -26,3 +26,9 @@ def test_lower_and_bounds_have_power_of_their_own():
     lower = HIGHER._replace(kind="lower")
     assert power_of(lower, -0.1, 0.02, 8) > 0.95 and power_of(lower, 0.1, 0.02, 8) < 0.01
     assert power_of(Expectation("x", "below", ("a",), 0.1), 0.05, 0.02, 8) > 0.95
+
+
+def test_paired_seeds_have_half_of_the_degrees_of_freedom():
+    # 1 - nct.cdf(t.ppf(0.975, f), f, 1 / (1 / sqrt(8))) of scipy.stats, for f of 14 and of 7.
+    alone, paired = (power_of(HIGHER, 0.1, 0.1, 8, paired=paired) for paired in (False, True))
+    assert alone == pytest.approx(0.749, abs=0.015) and paired == pytest.approx(0.681, abs=0.015)
