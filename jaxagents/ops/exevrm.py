@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from jaxagents.ops.episodes import kept_rows
-from jaxagents.types import Array, Episode
+from jaxagents.types import Array, Episode, Layout
 
 
 def screens_of(episode: Episode) -> Episode:
@@ -17,8 +17,11 @@ def screens_of(episode: Episode) -> Episode:
 
     Returns:
         The episodes, with a layout in which all turns are seen; nothing is left of rows that do not count.
+
+    Raises:
+        ValueError: the episodes have no layout.
     """
-    layout, valid = episode.layout, episode.valid & kept_rows(episode)[:, None]
+    layout, valid = _layout_of(episode), episode.valid & kept_rows(episode)[:, None]
     column = jnp.arange(layout.turn)[None, None]
     mask = episode.token_mask & valid[:, :, None] & (column < layout.observation)
     flat = mask.reshape(mask.shape[0], -1)
@@ -66,7 +69,7 @@ def prune_unchanged(screens: Episode) -> Episode:
     # Where equality decides, the reference is what the observation before has there, whether it was kept or not.
     same = (tokens[:, 1:] == tokens[:, :-1]) & there[:, 1:] & there[:, :-1]
     column = jnp.arange(tokens.shape[2])[None, None]
-    same &= (column > 0) & (column < screens.layout.observation - 1)
+    same &= (column > 0) & (column < _layout_of(screens).observation - 1)
     return screens.replace(token_mask=there & ~jnp.pad(same, ((0, 0), (1, 0), (0, 0))))
 
 
@@ -93,3 +96,9 @@ def subsample(screens: Episode) -> Episode:
 def _last_turn(valid: Array) -> Array:
     """Returns the last turn that took place, bool `[B, T]`."""
     return valid & ~jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
+
+
+def _layout_of(episode: Episode) -> Layout:
+    if episode.layout is None:
+        raise ValueError("`episode` must have a layout, which says where observations end, got None.")
+    return episode.layout
