@@ -48,10 +48,10 @@ def with_planner(
     """Lets the policy name sub-goals that an executor carries out, and read a memory of them and of what they came to.
 
     A turn is a sub-goal. The executor takes up to `num_steps` steps of the world for it, which count towards the
-    world's own limit. The verifier stops the episode where the task is done, the rules end it, or no step is left; it
-    errs at a stated rate. The observation is the memory, `<sub-goal> <what the world said then> .` for every turn, and
-    before the first turn what the world says. What is no sub-goal takes a turn, does nothing, and is remembered as
-    `none`.
+    world's own limit. The verifier stops the episode where the task is done, the rules end it, or no step is left for
+    another sub-goal; it errs at a stated rate. After the last sub-goal the episode is truncated. The observation is the
+    memory, `<sub-goal> <what the world said then> .` for every turn, and before the first turn what the world says.
+    What is no sub-goal takes a turn, does nothing, and is remembered as `none`.
 
     Args:
         world: rules of one seat that the executor knows; skins and other wrappers go around this one.
@@ -113,7 +113,8 @@ def with_planner(
 
     def status(state: State) -> Status:
         inner = outer.status(state)
-        return inner.replace(over=inner.over | inner.success | state["stopped"] | (state["left"] <= 0))
+        out_of_steps = (state["left"] <= 0) & (state["turn"] < max_turns)  # After the last turn the episode is cut.
+        return inner.replace(over=inner.over | inner.success | state["stopped"] | out_of_steps)
 
     def tell(state: State, seat: Array) -> Text:
         entries = []

@@ -94,6 +94,11 @@ def test_a_busy_tool_is_called_again_while_steps_are_left(hand):
     assert int(state.inner["inner"].counts[0]) == 3 and int(state.inner["left"]) == 0
 
 
+def test_an_episode_whose_last_step_is_that_of_the_last_sub_goal_is_truncated(hand):
+    _, timesteps, state = hand.play(plan_tools((1,), 3, 1.0), task(first=2), ["use push"] * 3)
+    assert ends(timesteps) == (False, True, False) and int(state.inner["left"]) == 0
+
+
 def test_a_verifier_that_errs_stops_before_the_end(hand):
     environment = plan_tools(false_stop_rate=1.0)
     texts, timesteps, _ = hand.play(environment, task(), ["use find"])
