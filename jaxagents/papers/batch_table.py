@@ -21,6 +21,7 @@ from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.statistics import (
     Interval,
+    by_seed,
     holm,
     paired_or_welch_interval,
     paired_or_welch_p_value,
@@ -124,7 +125,7 @@ def measure_batch(
     first = study.arms[0].name if study.arms else ""
     base = values.get(first, {})
     compared = [name for name, of in values.items() if name != first and min(len(of), len(base)) >= 2]
-    pairs = {name: _arrays(values[name], base) for name in compared}
+    pairs = {name: by_seed(values[name], base) for name in compared}
     adjusted = dict(zip(compared, holm([paired_or_welch_p_value(*pairs[name]) for name in compared])))
     rows = []
     for name in (arm.name for arm in batch.arms):
@@ -238,24 +239,19 @@ def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds:
     for arm, metric in zip(expected.arms, (expected.metric, expected.than or expected.metric)):
         own = next(one for one in expected.arms if one != START) if arm == START else arm
         of_arm = [*runs.get(own, {}).values()]
-        columns.append(np.asarray([*_values(of_arm, metric, at_start=arm == START).values()]))
-    if min(column.size for column in columns) < (2 if len(seeds) > 1 else 1):
+        columns.append(_values(of_arm, metric, at_start=arm == START))
+    if min(map(len, columns)) < (2 if len(seeds) > 1 else 1):
         return Finding(expected, "check", MISSING, reason="its runs are not there")
     if len(columns) == 2:
-        interval = paired_or_welch_interval(columns[0], columns[1], expected.confidence)
+        interval = paired_or_welch_interval(*by_seed(*columns), expected.confidence)
     else:
-        interval = t_interval(columns[0], expected.confidence)
+        interval = t_interval(np.asarray([*columns[0].values()]), expected.confidence)
     return Finding(expected, "check", decide(expected, interval), interval, tuple(seeds))
 
 
 def _values(lines: Sequence[Line], metric: str, *, at_start: bool = False) -> dict[int, float]:
     found = {line.seed: (line.start if at_start else line.values).get(metric) for line in lines}
     return {seed: value for seed, value in sorted(found.items()) if value is not None}
-
-
-def _arrays(values: Mapping[int, float], base: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the values of an arm and of the baseline, in the order of their seeds."""
-    return np.asarray([*values.values()]), np.asarray([*base.values()])
 
 
 def _signed(interval: Interval, sign: float) -> Interval:

@@ -39,7 +39,7 @@ from jaxagents.papers.runs import read_runs
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, nearest
 from jaxagents.reporting.loggers import to_json, write_atomically
 from jaxagents.reporting.reports import versions
-from jaxagents.reporting.statistics import Interval, paired_or_welch_interval, pairing_pays
+from jaxagents.reporting.statistics import Interval, by_seed, paired_or_welch_interval, pairing_pays
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.training.methods import Method
 
@@ -239,9 +239,9 @@ def _register(
         )
     fresh = _fresh_seeds(results, composed[name])
     beside = measured[name].start if rival == START else measured[rival].values_of(metric, study)
-    own, others = (np.asarray([*of.values()]) for of in (measured[name].values_of(metric, study), beside))
+    own, others = by_seed(measured[name].values_of(metric, study), beside)
     difference, paired = paired_or_welch_interval(own, others), pairing_pays(own, others)
-    deviation = math.sqrt(float((own - others).var(ddof=1) if paired else own.var(ddof=1) + others.var(ddof=1)))
+    deviation = math.sqrt(sum(float(np.nanvar(x, ddof=1)) for x in ([own - others] if paired else [own, others])))
     margin, effect = margin_of(kind, difference, study.smallest_effect if metric == study.metric else math.nan)
     if math.isnan(margin):
         raise ValueError(

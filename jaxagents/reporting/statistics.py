@@ -1,6 +1,6 @@
 """Means over seeds, their intervals, and comparisons of two ways of training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
+def by_seed(*values: Mapping[int, float]) -> list[np.ndarray]:
+    """Lays values of several arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
+    seeds = sorted(set().union(*values))
+    return [np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in values]
+
+
 def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
     """Computes the interval of a difference, paired by seed only where the measured correlation pays for it.
 
@@ -107,23 +113,23 @@ def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: 
     five seeds have by luck is below. Everything else is Welch's.
 
     Args:
-        first: `[seeds]`, finite.
+        first: `[seeds]`; NaN where a run has no value, see `by_seed`. Different gaps are never paired.
         second: `[seeds]`, of the same seeds.
         confidence: mass of the interval.
 
     References:
         Fisher (1921), On the probable error of a coefficient of correlation deduced from a small sample.
     """
-    if pairing_pays(first, second, confidence):
-        return t_interval(_finite(first) - _finite(second), confidence)
-    return welch_interval(first, second, confidence)
+    paired, (first, second) = pairing_pays(first, second, confidence), map(_measured, (first, second))
+    return t_interval(first - second, confidence) if paired else welch_interval(first, second, confidence)
 
 
 def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
     """Computes the two-sided p-value of a difference of means, paired where `paired_or_welch_interval` pairs."""
-    if not pairing_pays(first, second):
+    paired, (first, second) = pairing_pays(first, second), map(_measured, (first, second))
+    if not paired:
         return welch_p_value(first, second)
-    difference = _finite(first) - _finite(second)
+    difference = first - second
     error = difference.std(ddof=1) / np.sqrt(difference.size)
     mean = float(difference.mean())
     return float(2.0 * special.stdtr(difference.size - 1, -abs(mean) / error)) if error else float(mean == 0.0)
@@ -131,8 +137,10 @@ def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
 
 def pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> bool:
     """Tells whether `paired_or_welch_interval` pairs by seed."""
-    first, second = _finite(first), _finite(second)
-    if first.size != second.size or first.size < 4 or not (first.std() > 0.0 and second.std() > 0.0):
+    if np.size(first) != np.size(second) or not np.array_equal(np.isnan(first), np.isnan(second)):
+        return False
+    first, second = _measured(first), _measured(second)
+    if first.size < 4 or not (first.std() > 0.0 and second.std() > 0.0):
         return False
     quantiles = special.stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
     least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + special.ndtri(0.95) / np.sqrt(first.size - 3)
@@ -220,6 +228,11 @@ def performance_profile(values: Sequence[np.ndarray], thresholds: np.ndarray) ->
         Agarwal et al. (2021), section 4.2, equation 4.
     """
     return np.mean([np.mean(_finite(task)[:, None] > thresholds, axis=0) for task in values], axis=0)
+
+
+def _measured(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    return _finite(values[~np.isnan(values)])
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ from scipy import stats
 
 from jaxagents.reporting.statistics import (
     bootstrap_interval,
+    by_seed,
     describe,
     holm,
     interquartile_mean,
     paired_or_welch_interval,
+    paired_or_welch_p_value,
     performance_profile,
     spent_levels,
     t_interval,
@@ -80,6 +82,21 @@ def test_seeds_are_paired_where_their_correlation_pays():
     second = np.array([0.0, 2.0, 1.0, 3.0, 4.0])
     assert np.corrcoef(first[:5], second)[0, 1] == pytest.approx(0.9)
     assert paired_or_welch_interval(first[:5], second[::-1]) == welch_interval(first[:5], second[::-1])
+
+
+def test_runs_without_a_value_pair_no_others():
+    first = np.arange(9.0)
+    lost = {seed: value for seed, value in enumerate(first) if seed != 2}
+    other = {seed: value + 3.0 for seed, value in enumerate(first) if seed != 7}
+    own, others = by_seed(lost, other)
+    np.testing.assert_array_equal(own, [0, 1, np.nan, 3, 4, 5, 6, 7, 8])
+    np.testing.assert_array_equal(others, [3, 4, 5, 6, 7, 8, 9, np.nan, 11])
+    # Equal numbers of runs, of other seeds: in order they would differ by -3 and -4, almost without width.
+    apart = welch_interval(np.asarray([*lost.values()]), np.asarray([*other.values()]))
+    assert paired_or_welch_interval(own, others) == apart
+    # The same run of both is missing: the others are paired.
+    assert paired_or_welch_interval(own, own + 3.0) == (-3.0, -3.0, -3.0)
+    assert paired_or_welch_p_value(own, own + 3.0) == 0.0
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
