@@ -113,11 +113,12 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     OmegaConf.set_struct(config, False)
     if convert("quick", config.quick, bool):
         config = OmegaConf.merge(config, config.when_quick)  # type: ignore[assignment]
-    for name in ("when_quick", "hydra", "trust", "fits"):
+    fits = config.pop("fits", None)
+    for name in ("when_quick", "hydra", "trust"):
         config.pop(name, None)
     if config.get("start_from") is None:  # Hashes are of what a run has.
         config.pop("start_from", None)
-    resolved = to_plain(config)
+    resolved = to_plain(config, fits)
     require_run(resolved)
     return resolved
 

@@ -105,7 +105,8 @@ def require_fitting_world(config: DictConfig, folder: str | Path) -> None:
         ValueError: says which worlds fit.
     """
     chosen: Any = HydraConfig.get().runtime.choices
-    algorithm, world, fits = chosen.get("algorithm"), chosen.get("world"), config.get("fits")
+    algorithm = chosen.get("algorithm@_global_") or chosen.get("algorithm")  # The first one is of a method.
+    world, fits = chosen.get("world"), config.get("fits")
     if not fits or world in fits or not Path(folder, "world", f"{world}.yaml").is_file():
         return
     in_words = worlds_in_words(folder)

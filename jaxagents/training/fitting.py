@@ -37,10 +37,14 @@ _VARIABLE = "${oc.env:"
 _PLACES = ("run_dir", "start_from", "devices", "logging")  # Sections that are read where they stand.
 
 
-def to_plain(config: DictConfig) -> dict[str, Any]:
+def to_plain(config: DictConfig, fits: Sequence[str] | None = None) -> dict[str, Any]:
     """Resolves a config to plain data; `${oc.env:NAME}` stays as it is, but where it says where a run is.
 
     What is written of a run holds no variables of the environment, such as tokens; see `read_variables`.
+
+    Args:
+        config: composed.
+        fits: worlds that the algorithm names, for the message.
 
     Raises:
         ValueError: something refers to an option that nothing has chosen.
@@ -61,6 +65,9 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
             "worlds of words and algorithms of language models need each other, as in world=frozenlake algorithm=grpo "
             "(PPO is ppo_lm there)"
         )
+        if fits is not None and not {*fits} & {"words", "frozenlake"}:
+            worlds = " or ".join(f"world={world}" for world in fits[:3])
+            advice = f"the algorithm fits {worlds}" if fits else "the algorithm fits its own experiments, see `--list`"
         if str(error.full_key).startswith("evaluation."):
             advice = "an evaluation that plans as the algorithm does needs such a one, as algorithm=muzero"
         raise ValueError(f"`{missing}` must be chosen for `{error.full_key}`, got nothing; {advice}.") from error

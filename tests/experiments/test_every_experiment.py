@@ -161,7 +161,7 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
         (["world=pendulum", "algorithm=dqn"], "`action_space` must be Discrete, got Box"),
         (["world=cartpole", "algorithm=iql"], "`action_space` must be a Box of rank 1, got Discrete"),
         (["world=pendulum", "algorithm=discrete_cql"], "`action_space` must be Discrete, got Box"),
-        (["world=cartpole", "algorithm=pvp"], "`cost_to_go` must be chosen for .*, got nothing"),
+        (["world=cartpole", "algorithm=pvp"], "`cost_to_go` must be chosen for .*; the algorithm fits world=quest."),
         (["world=cartpole", "algorithm=q_shaping"], "`advice` must be chosen for .*, got nothing"),
         (["world=reacher", "algorithm=bc"], "`demonstrator` must be chosen for .*, got nothing"),
         (["world=pendulum", "algorithm=alphazero"], "`action_space` must be Discrete for a tree search"),

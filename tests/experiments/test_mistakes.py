@@ -74,6 +74,11 @@ def said(monkeypatch, capsys, tmp_path):
             ["world=cartpole", "algorithm=plr"],
             "`world` must be one with levels for algorithm=plr, got cartpole; plr fits gridworld.",
         ),
+        (
+            "train.py",
+            ["world=cartpole", "algorithm=ppo", "+method=dicode"],
+            "`world` must be one with levels for algorithm=dicode, got cartpole; dicode fits quest_levels.",
+        ),
         ("train.py", ["world=cartpole", "run_dir=/dev/null/x"], "Error: Not a directory: /dev/null/x"),
         (
             "train.py",
