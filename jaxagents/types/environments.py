@@ -34,19 +34,7 @@ class Several(NamedTuple):
     most: int
 
 
-class Window(NamedTuple):
-    """A place of a pattern at which at most `most` words of a text stand, as they follow each other there.
-
-    Attributes:
-        words: int32 `[n]`.
-        most: of them.
-    """
-
-    words: np.ndarray
-    most: int
-
-
-Pattern = tuple[np.ndarray | Choice | Several | Window, ...]
+Pattern = tuple[np.ndarray | Choice | Several, ...]
 """Places in a row. An array is int32 `[A, n]`: one of A phrases of at most n word ids (-1: none) stands there."""
 
 

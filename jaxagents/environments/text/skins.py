@@ -1,6 +1,6 @@
 """Worlds in other words: synonyms, swapped names, nonsense; some of them for held-out tasks only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -11,7 +11,7 @@ from jaxagents.environments.text.grammar import Grammar
 from jaxagents.environments.text.subgrammars import join_grammars
 from jaxagents.environments.text.texts import Text, rename
 from jaxagents.environments.text.tracing import words_said
-from jaxagents.environments.text.words import NOTHING_HAPPENS, translate
+from jaxagents.environments.text.words import NOTHING_HAPPENS
 from jaxagents.environments.text.world import World
 from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
 from jaxagents.types import Array, State, Task
@@ -97,35 +97,6 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
         accepts=None if world.accepts is None else accepts,
         situation=situation,
     )
-
-
-def make_rewording(words: Sequence[str], skins: Sequence[Skin]) -> Callable[[Array, Task, Task], Array]:
-    """Makes the function that says in the skin of one task what was said in that of another.
-
-    Args:
-        words: of the environment, which has those of all skins.
-        skins: of `with_skins`.
-
-    Returns:
-        `(word ids int32 [M], old task, new task) -> word ids [M]`, such as `language.relabeling` takes.
-    """
-    place = {word: number for number, word in enumerate(words)}
-    backs = [{called: word for word, called in skin.items()} for skin in skins]
-    table = np.asarray(
-        [
-            [
-                [place.get(skin.get(base, base), -1) for base in (back.get(word, word) for word in words)]
-                for skin in skins
-            ]
-            for back in backs
-        ],
-        np.int32,
-    )
-
-    def reword(ids: Array, old: Task, new: Task) -> Array:
-        return translate(ids, jnp.asarray(table)[old["skin"], new["skin"]])
-
-    return reword
 
 
 def renamed(grammar: Grammar, skin: Skin) -> Grammar:

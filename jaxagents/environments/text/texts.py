@@ -61,16 +61,6 @@ class Cases:
 
 
 @struct.dataclass
-class Span:
-    """Some words in a row of a fixed text."""
-
-    start: Array
-    count: Array
-    corpus: Words = struct.field(pytree_node=False)
-    most: int = struct.field(pytree_node=False)
-
-
-@struct.dataclass
 class Quote:
     """Words of another table, of which is known what they could be."""
 
@@ -175,21 +165,6 @@ def when(
 ) -> Text:
     """Writes one of two texts by a condition, bool `[]`; `name` as in `cases`."""
     return cases(jnp.where(jnp.asarray(condition), 0, 1), then, otherwise, name=name)
-
-
-def span(corpus: Sequence[str], start: Array, count: Array, *, most: int) -> Text:
-    """Writes some words in a row of a fixed text.
-
-    Args:
-        corpus: words.
-        start: int32 `[]`.
-        count: int32 `[]`, of words; what is beyond the end of the corpus is not said.
-        most: words; more are cut off.
-
-    Returns:
-        The text.
-    """
-    return Text(parts=(Span(start=jnp.asarray(start), count=jnp.asarray(count), corpus=tuple(corpus), most=most),))
 
 
 def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> Text:

@@ -20,7 +20,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
 from jaxagents.policies.contexts import score_tokens, to_rows
-from jaxagents.types import Choice, Several, Window
+from jaxagents.types import Choice, Several
 
 FOLDER = Path(__file__).parents[3] / "configs" / "environment"
 TARGETS = {path.stem: str(OmegaConf.load(path).get("_target_")) for path in sorted(FOLDER.glob("*.yaml"))}
@@ -228,9 +228,6 @@ def of_place(place):
         return "(?:" + "|".join(map(expression, place.patterns)) + ")"
     if isinstance(place, Several):
         return "".join(f"(?:{letters(phrase)})?" for phrase in place.phrases)
-    if isinstance(place, Window):
-        starts = [letters(place.words[start : start + place.most]) for start in range(len(place.words))]
-        return "(?:" + "|".join({text[:end] for text in starts for end in range(len(text) + 1)}) + ")"
     return "(?:" + "|".join(sorted({letters(phrase) for phrase in place}, reverse=True)) + ")"
 
 

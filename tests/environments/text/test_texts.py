@@ -15,7 +15,6 @@ from jaxagents.environments.text.texts import (
     number,
     pick,
     refusal,
-    span,
     text,
     when,
 )
@@ -50,8 +49,6 @@ def say(said, valid=YES):
         (when(jnp.asarray(False), "yes"), ""),
         (cases(1, "a", ("b", "c"), "d"), "b c"),
         (cases(3, "a", "b"), ""),
-        (span("abcdef", 4, 3, most=3), "e f"),
-        (span("abcdef", 1, 3, most=2), "b c"),
         (board("_#", jnp.asarray([[0, 1], [1, 1]])), "_ # / # #"),
         (board("_#", jnp.asarray([[0, -1], [1, -1], [-1, -1]])), "_ / #"),
         (text("a", refusal(), "b"), "a b"),
@@ -83,14 +80,13 @@ def test_phrases_are_needed():
 
 
 def household(place, held, mask):
-    """A text with optional parts, correlated choices, a subset, a span and a number."""
+    """A text with optional parts, correlated choices, a subset and a number."""
     seen = cases(held, each(FRUIT, mask, most=2), each(FRUIT, mask, most=1), name="hand")
     return text(
         when(place > 5, "far"),
         cases(place, text("closed box"), "tablecloth", name="place"),
         cases(held, "nothing", pick(FRUIT, place), name="hand"),
         cases(place, None, seen, name="place"),
-        span(("elephant", "ox", "hippopotamus", "ant"), place, jnp.int32(2), most=2),
         when(place > 3, number(place, 2), refusal()),
     )
 
@@ -98,13 +94,12 @@ def household(place, held, mask):
 def everything(words):
     """All texts that the constructors above could say, on the host."""
     subsets = {count: [c for n in range(count + 1) for c in itertools.combinations(FRUIT, n)] for count in (1, 2)}
-    spans = [["elephant", "ox"], ["ox", "hippopotamus"], ["hippopotamus", "ant"]]
     ends = [[*str(n)] for n in (1, 22, 99)] + [["nothing happens", "."], []]
     for far, place, held in itertools.product((0, 1), (0, 1), (0, 1)):
         for fruit, seen in itertools.product(FRUIT, subsets[2 - held] if place else [()]):
-            for window, end in itertools.product(spans, ends):
+            for end in ends:
                 phrases = [["far"] * far, [("closed box", "tablecloth")[place]], ["nothing"] if not held else [fruit]]
-                flat = [*sum(phrases, []), *seen, *window, *end]
+                flat = [*sum(phrases, []), *seen, *end]
                 yield [word for one in flat for word in ((one,) if isinstance(one, str) else one)]
 
 
