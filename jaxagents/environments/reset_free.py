@@ -64,7 +64,7 @@ def reset_free(
     """Makes attempts at two tasks in turn, without resets in between, one long episode.
 
     An attempt ends with success, or is given up after `environment.max_steps` steps; the other task goes on from where
-    everything lies. Ends of attempts are told in observations, see `Attempt`, since those of episodes reset the world.
+    everything lies. Ends of attempts are part of observations, see `Attempt`, since those of episodes reset the world.
 
     Args:
         environment: whose resets put everything where the task says, and whose episodes terminate with success alone.

@@ -27,7 +27,7 @@ def make_misled_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of own episodes under a hint that misleads, told as if there had been none, and the expert's.
+    """Makes a collector of own episodes under a misleading hint, written as if there had been none, and the expert's.
 
     Args:
         environment: a text world whose tasks have a `hint`, such as a desk with house rules, in which chance has no

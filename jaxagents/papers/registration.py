@@ -32,7 +32,7 @@ class Registration(NamedTuple):
         hash: of the content.
         commit: of the repository; "+changes" where files differed from it, None outside of one.
         time: UTC.
-        content: headline, secondary, checks, seeds and arms as the files said them, and the hashes of the resolved
+        content: headline, secondary, checks, seeds and arms as in the files, and the hashes of the resolved
             arms: option files that an arm takes count, too.
     """
 

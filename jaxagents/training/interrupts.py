@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the mains: what is said, what a second one does, and how a process ends at once."""
+"""Ctrl-C and SIGTERM in the mains: what is printed, what a second one does, and how a process ends at once."""
 
 import contextlib
 import os

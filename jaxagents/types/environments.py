@@ -153,8 +153,8 @@ class TextInterface:
         fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
         sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
         num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
-        prompt: `(task) -> int32 [P]`, said once before the first observation; None when there is nothing to say.
-        patterns: what can be said; None where that is any word in any place.
+        prompt: `(task) -> int32 [P]`, given once before the first observation; None when there is nothing to say.
+        patterns: of the texts; None where that is any word in any place.
         examples: int32 numpy `[X, M]`, actions in which every word stands that may stand somewhere; None for `actions`.
         draw: `(key, state) -> action int32 [M]`, an admissible action drawn at random; None for a row of `actions`.
         distance: `(state) -> float32 []`, the fewest actions to a success, `inf` where there is none left; None where

@@ -13,7 +13,7 @@ from jaxagents.environments.text.procedures import procedure
 from jaxagents.language.cues import make_curious_collector
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.hints import _after_failures, make_hint_collector
-from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
+from jaxagents.language.interventions import replay, episode_actions, take_given, with_interventions
 from jaxagents.language.relabel import make_stretch_collector, stretches
 from jaxagents.language.relabeling import recorded_words
 from tests.fakes import jitted
@@ -58,7 +58,7 @@ def test_episodes_under_hints_are_written_down_without_them(hinted, speak, param
         return jax.jit(lambda key: collector.collect(collector.init(key, params), params, key)[1:])(KEY)
 
     (plain, metrics), (kept, _) = collect(), collect(keep_hints=True)
-    actions = [np.asarray(said_actions(hinted, policy, episode)[0]) for episode in (plain, kept)]
+    actions = [np.asarray(episode_actions(hinted, policy, episode)[0]) for episode in (plain, kept)]
     np.testing.assert_array_equal(*actions)
     np.testing.assert_array_equal(plain.success, kept.success)
     size = 4 if only_failed else 2

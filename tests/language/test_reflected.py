@@ -11,7 +11,7 @@ from jaxagents.environments.text import lists
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.retries import with_retries
 from jaxagents.language import reflected
-from jaxagents.language.interventions import said_actions
+from jaxagents.language.interventions import episode_actions
 from jaxagents.language.reflected import last_attempt, make_reflected_collector
 from jaxagents.language.scripts import play_script
 
@@ -75,9 +75,9 @@ def test_corrections_are_told_as_first_answers(worlds, speak, kind, monkeypatch)
     np.testing.assert_array_equal(own.loss_weight[:3, :, 0], [[1, 1, 1], [0, 1, 1], [0, 0, 1]])
     assert (told.loss_weight == 1.0).all()
     np.testing.assert_array_equal(np.sum(told.valid, axis=1)[np.asarray(told.keep)], [1] * 4)
-    actions = said_actions(world, policy, own)[0]
+    actions = episode_actions(world, policy, own)[0]
     last = np.asarray(actions)[np.arange(6), np.sum(own.valid, axis=1) - 1]
-    np.testing.assert_array_equal(np.asarray(said_actions(world, policy, told)[0])[:, 0], last)
+    np.testing.assert_array_equal(np.asarray(episode_actions(world, policy, told)[0])[:, 0], last)
     first = policy.layout.observation  # Nothing of the failures is read.
     np.testing.assert_array_equal(told.tokens[:, 0, :first], own.tokens[:, 0, :first])
 

@@ -1,6 +1,6 @@
 """What text worlds say: texts made of fixed phrases and traced choices among them.
 
-A text is a pytree: its phrases are static, the numbers that choose among them are arrays. What can be said at all is
+A text is a pytree: its phrases are static, the numbers that choose among them are arrays. What a text can be is
 known without running anything, and with it the most words and tokens that a text needs.
 """
 
@@ -84,13 +84,13 @@ class Refusal:
 
 @struct.dataclass
 class Text:
-    """Parts that are said one after the other, see `text`."""
+    """Parts that follow each other, see `text`."""
 
     parts: tuple
 
 
 def text(*parts: "Text | Phrase") -> Text:
-    """Makes a text of phrases and texts that are said one after the other."""
+    """Makes a text of phrases and texts that follow each other."""
     flat = []  # type: list[Any]
     for part in parts:
         flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part]) if words]
@@ -148,8 +148,8 @@ def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Tex
     """Writes one of some texts.
 
     Args:
-        index: int32 `[]`; nothing is said where it is out of range.
-        *texts: what may be said.
+        index: int32 `[]`; nothing is written where it is out of range.
+        *texts: to choose from.
         name: choices of one name within a text have the same number of texts and the same index, always in range; the
             longest text is then found among those in which they agree.
 
@@ -207,7 +207,7 @@ def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Te
 
 
 def refusal() -> Text:
-    """Marks where "nothing happens ." is said after what was not understood or not allowed; elsewhere at the end."""
+    """Marks where "nothing happens ." is written after what was not understood or not allowed; elsewhere at the end."""
     return Text(parts=(Refusal(),))
 
 

@@ -148,7 +148,7 @@ def write_text(phrase: Text, ids: Ids, valid: Array) -> Array:
         valid: bool `[]`, False says "nothing happens ." where the text has a place for it.
 
     Returns:
-        Int32 `[K]`, -1 where nothing is said, which may be anywhere.
+        Int32 `[K]`, -1 where there is no word, which may be anywhere.
     """
     written = [_write(part, ids, valid).astype(jnp.int32) for part in phrase.parts]
     return jnp.concatenate([*written, jnp.zeros(0, jnp.int32)])
