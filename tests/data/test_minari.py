@@ -27,8 +27,8 @@ def dataset():
     observation = jnp.arange(18.0).reshape(3, 2, 3)
     flags = {name: jnp.array(value, bool) for name, value in FLAGS.items()}
     action, reward = jnp.full((3, 2, 1), jnp.arctanh(0.5)), jnp.arange(6.0).reshape(3, 2)
-    told = {"behavior_log_prob": reward, "next_observation": observation + 0.1}
-    return Transition(observation=observation, action=action, reward=reward, **told, **flags)
+    fields = {"behavior_log_prob": reward, "next_observation": observation + 0.1}
+    return Transition(observation=observation, action=action, reward=reward, **fields, **flags)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_spaces_of_integers_have_their_number(tmp_path):
         zeros = jnp.zeros((2, 1))
         seen = jnp.zeros((2, 1, *maze.observation_space.shape))
         flags = dict.fromkeys(("terminated", "truncated", "first"), zeros > 0)
-        told = {"reward": zeros, "behavior_log_prob": zeros, "next_observation": seen}
-        return Transition(observation=seen, action=jnp.zeros((2, 1), jnp.int32), **told, **flags)
+        fields = {"reward": zeros, "behavior_log_prob": zeros, "next_observation": seen}
+        return Transition(observation=seen, action=jnp.zeros((2, 1), jnp.int32), **fields, **flags)
 
     maze = make_tmaze(corridor_length=2)
     written = save_minari(tmp_path, steps, maze, dataset_id="maze-v0")

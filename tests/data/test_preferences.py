@@ -51,13 +51,13 @@ def test_the_preferred_transcript_comes_first(written, lake, tmp_path):
     np.testing.assert_array_equal(episode.success, [True, False] * 16)
     np.testing.assert_array_equal(episode.group, np.repeat(np.arange(16), 2))
     np.testing.assert_array_equal(success_against_failure(episode).pair[1::2], np.arange(0, 32, 2))
-    said = [tuple(tokens[mask].tolist()) for tokens, mask in zip(np.asarray(episode.tokens), episode.token_mask)]
+    acted = [tuple(tokens[mask].tolist()) for tokens, mask in zip(np.asarray(episode.tokens), episode.token_mask)]
     alone = make(lake, policy, rows[:2], tmp_path / "first.jsonl")
     _, first, _ = alone.collect(alone.init(KEY, params), params, KEY)
     preferred, other = (tuple(first.tokens[row][first.token_mask[row]].tolist()) for row in (0, 1))
-    assert preferred != other and (preferred, other) in set(zip(said[::2], said[1::2]))
-    assert (other, preferred) not in set(zip(said[::2], said[1::2]))
-    assert len(set(zip(said[::2], said[1::2]))) == 3
+    assert preferred != other and (preferred, other) in set(zip(acted[::2], acted[1::2]))
+    assert (other, preferred) not in set(zip(acted[::2], acted[1::2]))
+    assert len(set(zip(acted[::2], acted[1::2]))) == 3
 
 
 @pytest.mark.exhaustive
@@ -112,7 +112,7 @@ def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
     paths = write(tmp_path / "rows.jsonl", [row, row, {"prompt": "1", "chosen": "a", "rejected": "b"}])
     collector = make_preference_collector(lake, speaker, paths=paths, num_pairs=8, row_length=24)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))]
     assert set(zip(answers[::2], answers[1::2])) == {("4", "five"), ("a", "b")}
 
 
@@ -128,7 +128,7 @@ def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, 
     chat = ChatTemplate(write_chat, None, read("$")[0], (read("$")[0],))
     talker = SimpleNamespace(tokenizer=speaker.tokenizer, lexicon=SimpleNamespace(chat=chat))
     pair = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
-    labels = [{"prompt": "2 + 2", "completion": said, "label": good} for said, good in (("4", True), ("five", False))]
+    labels = [{"prompt": "2 + 2", "completion": acted, "label": good} for acted, good in (("4", True), ("five", False))]
     for make_collector, rows, number in (
         (make_preference_collector, [pair], {"num_pairs": 4}),
         (make_label_collector, labels, {"num_rows": 16}),
@@ -159,7 +159,7 @@ def test_a_row_that_is_too_long_is_named_with_the_setting_that_holds_it(lake, sp
     make(lake, speaker, paths=path, row_length=188, **{"num_pairs" if pairs else "num_rows": 2})
 
 
-def said(episode):
+def acted(episode):
     """Tokens and masks of what is said, without its end."""
     return episode.tokens[:, 0, :-1], episode.action_mask[:, 0, :-1] & episode.action_mask[:, 0, 1:]
 
@@ -169,7 +169,7 @@ def test_labelled_rows_need_no_pair(lake, speaker, tmp_path):
     paths = write(tmp_path / "rows.jsonl", rows)
     collector = make_label_collector(lake, speaker, paths=paths, num_rows=48, row_length=24)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))]
     assert set(answers) == {"4", "5", "6"}
     np.testing.assert_array_equal(episode.success, [text == "4" for text in answers])
     found = success_against_failure(episode)
@@ -198,7 +198,7 @@ def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_pat
     make = partial(make_preference_collector, lake, speaker, paths=paths, num_pairs=4)
     collector = make(row_length=24, on_error="skip", report=reports.append)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    answers = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))}
     assert answers == {"a", "b"}
     assert reports == ["1 of 2 are longer than collector.row_length=24: skipped."]
     with pytest.raises(ValueError, match="`collector.row_length` must hold every transcript, got 2 for the"):
@@ -212,5 +212,5 @@ def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_pat
         *(lake, speaker), paths=label_paths, num_rows=16, row_length=24, on_error="skip", report=reports.append
     )
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    told = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
-    assert told == {"a", "c"}
+    result = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))}
+    assert result == {"a", "c"}

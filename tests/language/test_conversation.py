@@ -79,15 +79,15 @@ def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
     for turn in range(layout.num_turns):
         live = episode.valid[:, turn]
         turn_keys = jax.vmap(lambda key, turn=turn: jax.random.split(jax.random.fold_in(key, turn), 3)[:2])(keys)
-        talk, said = speak(
+        talk, own = speak(
             params, talk, observations_of(policy, episode, turn), keys=turn_keys, sampling=Sampling(temperature=1.5)
         )
         for name in ("token_mask", "action_mask", "thought_mask", "position"):
-            np.testing.assert_array_equal(getattr(said, name)[live], getattr(episode, name)[live, turn], err_msg=name)
+            np.testing.assert_array_equal(getattr(own, name)[live], getattr(episode, name)[live, turn], err_msg=name)
         mask = episode.token_mask[live, turn]
-        np.testing.assert_array_equal(said.tokens[live][mask], episode.tokens[live, turn][mask])
+        np.testing.assert_array_equal(own.tokens[live][mask], episode.tokens[live, turn][mask])
         for name in ("behavior_log_prob", "sampling_log_prob"):
-            np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
+            np.testing.assert_allclose(getattr(own, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
 
 
 @pytest.mark.exhaustive
@@ -118,7 +118,7 @@ def test_actions_are_read_up_to_their_end(speaker):
     policy, _ = speaker
     layout, marks = policy.layout, policy.tokenizer.marks
     left = policy.tokenizer.encode("left")[0]
-    said = jnp.asarray([[left, marks["end"], 0], [left, 0, 0], [left, left, marks["end"]], [marks["end"], 0, 0]])
+    own = jnp.asarray([[left, marks["end"], 0], [left, 0, 0], [left, left, marks["end"]], [marks["end"], 0, 0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]], bool)
     _, turn = jax.eval_shape(
         lambda: answer(
@@ -132,7 +132,7 @@ def test_actions_are_read_up_to_their_end(speaker):
     )
     turn = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), turn)
     turn = turn.replace(
-        tokens=turn.tokens.at[:, -layout.action :].set(said),
+        tokens=turn.tokens.at[:, -layout.action :].set(own),
         action_mask=turn.action_mask.at[:, -layout.action :].set(mask),
     )
     words, parsed = parse_action(policy, turn, ACTION_WORDS)
@@ -192,10 +192,10 @@ def test_a_reply_in_text_is_the_answer_in_word_ids(speaker, episode):
     asked = " ".join(words[i] for i in prompt if i >= 0)
     carry = carry_of_ids = None
     for text, row, key in zip(texts, rows, (None, KEY)):
-        told = {"prompt": asked} if carry is None else {}
-        said, carry = reply(params, text, carry, key=key, **told)
-        ids, carry_of_ids = act(params, row, carry_of_ids, prompt=prompt if told else None, key=key)
-        assert said == " ".join(words[i] for i in ids.tolist() if i >= 0)
+        options = {"prompt": asked} if carry is None else {}
+        own, carry = reply(params, text, carry, key=key, **options)
+        ids, carry_of_ids = act(params, row, carry_of_ids, prompt=prompt if options else None, key=key)
+        assert own == " ".join(words[i] for i in ids.tolist() if i >= 0)
     with pytest.raises(ValueError, match="xyzzy"):
         reply(params, "xyzzy")
     with pytest.raises(ValueError, match="`text` must have at most"):

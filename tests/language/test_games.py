@@ -51,9 +51,9 @@ def require_chips_at_last_turns(environment, episode):
 def with_moves(policy, episode):
     """Adds the index of the move of every turn, read from its tokens."""
     first = np.asarray(episode.tokens)[:, :, policy.layout.observation]
-    said = [[policy.tokenizer.decode([token]) for token in row] for row in first]
+    seen = [[policy.tokenizer.decode([token]) for token in row] for row in first]
     moves = np.asarray(
-        [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in said]
+        [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in seen]
     )
     moves = np.where(episode.valid, moves, -1)
     return jax.device_get(episode.replace(extras={**episode.extras, "moves": moves}))
@@ -103,11 +103,11 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
     difference = np.abs(np.asarray(scored.log_prob.reshape(episode.tokens.shape)) - episode.behavior_log_prob)
     assert difference[np.asarray(episode.action_mask)].max() < 1e-4
     episode = with_moves(policy, episode)
-    seats, told = np.asarray(episode.agent)[:, :, 0], np.asarray(episode.tokens)[:, :, 2]
+    seats, words_at = np.asarray(episode.agent)[:, :, 0], np.asarray(episode.tokens)[:, :, 2]
     for seat in range(2):
         word = policy.lexicon.encode_words(f"player {seat}")
-        said = {policy.tokenizer.decode([token]) for token in told[episode.valid & (seats == seat)]}
-        assert said == {sentence(game.text.words, word)}
+        seen = {policy.tokenizer.decode([token]) for token in words_at[episode.valid & (seats == seat)]}
+        assert seen == {sentence(game.text.words, word)}
 
 
 @pytest.mark.exhaustive
@@ -122,11 +122,11 @@ def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
         return scored.log_prob.reshape(episode.tokens.shape)
 
     episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(32))
-    said = np.asarray(episode.action_mask)[:, 2]
-    assert said.any()
+    seen = np.asarray(episode.action_mask)[:, 2]
+    assert seen.any()
     for turn, matters in ((0, True), (1, False)):
         changed = episode.replace(tokens=episode.tokens.at[:, turn].set((episode.tokens[:, turn] + 1) % 7))
-        moved = np.abs(np.asarray(score(changed) - score(episode)))[:, 2][said]
+        moved = np.abs(np.asarray(score(changed) - score(episode)))[:, 2][seen]
         assert (moved.max() > 1e-3) == matters
 
 

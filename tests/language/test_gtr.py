@@ -25,7 +25,7 @@ def speaker(numbers, speak):
     return speak(numbers, thought_tokens=8)
 
 
-def said(episode):
+def output(episode):
     return np.where(episode.token_mask, episode.tokens, -1)
 
 
@@ -34,9 +34,9 @@ def test_wrong_thoughts_are_replaced_and_actions_stay(numbers, speaker):
     recorded = jax.jit(make_demonstrations(numbers, speaker, noise=0.5))(KEY, jnp.arange(16))
     word = speaker.tokenizer.encode("3")[0]
     wrong = recorded.replace(tokens=jnp.where(recorded.thought_mask, word, recorded.tokens))
-    assert (said(wrong) != said(recorded)).any(axis=(1, 2)).all()
+    assert (output(wrong) != output(recorded)).any(axis=(1, 2)).all()
     corrected = jax.jit(make_correction(numbers, speaker))(KEY, wrong)
-    np.testing.assert_array_equal(said(corrected), said(recorded))
+    np.testing.assert_array_equal(output(corrected), output(recorded))
     for name in ("action_mask", "thought_mask", "reward", "success", "valid", "action_valid", "group"):
         np.testing.assert_array_equal(getattr(corrected, name), getattr(recorded, name), err_msg=name)
     lost = ~np.asarray(recorded.success)

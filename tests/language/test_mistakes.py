@@ -47,17 +47,17 @@ def test_a_mistake_is_what_comes_no_closer_to_the_goal(world):
     method, name = crafting.METHODS[int(task["methods"][good])], crafting.GOODS[good]
     wrong = next(other for other in crafting.METHODS if other != method)
     useless = next(base for base in crafting.BASES if base not in (one, other))
-    said = [f"get {one}", f"get {useless}", f"{wrong} {name}", f"get {other}", f"{wrong} {name}", f"{method} {name}"]
+    output = [f"get {one}", f"get {useless}", f"{wrong} {name}", f"get {other}", f"{wrong} {name}", f"{method} {name}"]
     start = jax.tree.map(lambda leaf: leaf[None], watched.reset(KEY, task))
-    played = REPLAY(watched, start, words(world, *said)[None])
+    played = REPLAY(watched, start, words(world, *output)[None])
     assert played.mistaken[0].tolist() == [False, True, True, False, True, False]
     assert played.live.all() and played.success.all()
-    np.testing.assert_array_equal(played.actions[0], words(world, *said))
+    np.testing.assert_array_equal(played.actions[0], words(world, *output))
     # Without a distance, what the expert would not have done is one: it gets the first ingredient first.
     blind = dataclasses.replace(world, text=dataclasses.replace(world.text, distance=None))
-    again = REPLAY(with_interventions(blind, take_given), start, words(world, *said)[None])
+    again = REPLAY(with_interventions(blind, take_given), start, words(world, *output)[None])
     expert = world.text.expert(KEY, world.reset(KEY, task)[0])[0]
-    assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, said[0])[0].tolist())
+    assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, output[0])[0].tolist())
     assert again.mistaken[0, 1:3].all() and not again.mistaken[0, -1]
 
 

@@ -63,11 +63,11 @@ def experts(environment, episode, actions):
     rows = []
     for row in range(actions.shape[0]):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
-        state, said = environment.reset(KEY, task)[0], []
+        state, output = environment.reset(KEY, task)[0], []
         for action in actions[row]:
-            said.append(np.asarray(environment.text.expert(KEY, state)[0]))
+            output.append(np.asarray(environment.text.expert(KEY, state)[0]))
             state = environment.step(KEY, state, action)[0]
-        rows.append(said)
+        rows.append(output)
     return np.asarray(rows)
 
 
@@ -149,8 +149,8 @@ def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world
                 alternative = jnp.asarray((thought[: -rest - 1] + [-1])[:2])
                 after, answer = world.step(KEY, state, alternative)
                 assert world.text.distance(after) >= world.text.distance(state)
-                said = answer.observation[:2].tolist() if outcome_words else [world.text.words.index("nothing happens")]
-                assert thought[-rest - 1 : -1] == said
+                seen = answer.observation[:2].tolist() if outcome_words else [world.text.words.index("nothing happens")]
+                assert thought[-rest - 1 : -1] == seen
             state = world.step(KEY, state, jnp.asarray(actions[row, turn][:2]))[0]
     assert considered > 8
 

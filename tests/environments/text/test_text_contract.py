@@ -239,12 +239,12 @@ def letters(word_ids):
 def test_what_is_said_follows_a_pattern(name):
     seen, environment = record(name, False), world(name)
     patterns = environment.text.patterns
-    said = {
+    moves = {
         "observation": [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation],
         "prompt": [] if seen["prompt"] is None else [seen["prompt"]],
         "thought": [] if seen["thought"] is None else [seen["thought"]],
     }
-    for part, texts in said.items():
+    for part, texts in moves.items():
         found = [re.compile(expression(pattern)) for pattern in getattr(patterns, part)]
         assert bool(found) == bool(texts)
         for text in {letters(row) for array in texts for row in array.reshape(-1, array.shape[-1])}:
@@ -267,14 +267,14 @@ def test_garbage_changes_nothing_and_is_answered(name):
     garbage = running(name) & ~seen["known"]
     if interface.actions is None:  # Free words may make sense by chance.
         readable = [re.compile(expression(pattern)) for pattern in interface.patterns.action]
-        said = seen["garbage"].reshape(-1, seen["garbage"].shape[-1])
+        moves = seen["garbage"].reshape(-1, seen["garbage"].shape[-1])
         words = (
-            (said >= -1).all(1)
-            & (said < len(interface.words)).all(1)
-            & ~((said[:, :-1] < 0) & (said[:, 1:] >= 0)).any(1)
+            (moves >= -1).all(1)
+            & (moves < len(interface.words)).all(1)
+            & ~((moves[:, :-1] < 0) & (moves[:, 1:] >= 0)).any(1)
         )
         makes_sense = [
-            any(one.fullmatch(letters(row)) for one in readable) for row in np.where(words[:, None], said, -1)
+            any(one.fullmatch(letters(row)) for one in readable) for row in np.where(words[:, None], moves, -1)
         ]
         garbage &= ~np.reshape(words & makes_sense, garbage.shape)
     assert garbage.sum() > BATCH // 2

@@ -27,15 +27,15 @@ YES = jnp.ones((), bool)
 FRUIT = ("apple", "fig", ("dragon", "fruit"))
 
 
-def say(said, valid=YES):
-    words, ids = make_words(words_of(said))
-    written = write_text(said, ids, valid)
-    assert written.dtype == jnp.int32 and int((written >= 0).sum()) <= num_words(pattern_of(said, ids))
+def say(phrase, valid=YES):
+    words, ids = make_words(words_of(phrase))
+    written = write_text(phrase, ids, valid)
+    assert written.dtype == jnp.int32 and int((written >= 0).sum()) <= num_words(pattern_of(phrase, ids))
     return sentence(words, written)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("phrase", "expected"),
     [
         (text("you see", ("apple", "1"), None, "."), "you see apple 1 ."),
         (pick(FRUIT, 2), "dragon fruit"),
@@ -54,8 +54,8 @@ def say(said, valid=YES):
         (text("a", refusal(), "b"), "a b"),
     ],
 )
-def test_what_is_said(said, expected):
-    assert say(said) == expected
+def test_what_is_said(phrase, expected):
+    assert say(phrase) == expected
 
 
 def test_a_refusal_is_said_where_it_stands():
@@ -64,8 +64,8 @@ def test_a_refusal_is_said_where_it_stands():
 
 def test_choices_are_traced():
     def count(number_of):
-        said = text(when(number_of > 1, pick(FRUIT, number_of), "one"), number(number_of, 2))
-        return write_text(said, make_words(words_of(said))[1], YES)
+        phrase = text(when(number_of > 1, pick(FRUIT, number_of), "one"), number(number_of, 2))
+        return write_text(phrase, make_words(words_of(phrase))[1], YES)
 
     rows = jax.jit(jax.vmap(count))(jnp.asarray([1, 2]))
     words = make_words(["apple", "fig", "dragon", "fruit", "one", *DIGITS])[0]
@@ -109,9 +109,9 @@ def everything(words):
     ids=["words", "bytes", "bpe"],
 )
 def test_the_room_for_the_longest_text_is_exact(kind):
-    said = jax.eval_shape(household, jnp.int32(0), jnp.int32(0), jnp.ones(3, bool))
-    words, ids = make_words(words_of(said))
-    lexicon, pattern = make_lexicon(words, kind(words)), pattern_of(said, ids)
+    phrase = jax.eval_shape(household, jnp.int32(0), jnp.int32(0), jnp.ones(3, bool))
+    words, ids = make_words(words_of(phrase))
+    lexicon, pattern = make_lexicon(words, kind(words)), pattern_of(phrase, ids)
     texts = list(everything(words))
     assert num_words(pattern) == max(map(len, texts))
     longest = max(len(lexicon.tokenizer.encode(" ".join(one))) for one in texts)
@@ -120,9 +120,9 @@ def test_the_room_for_the_longest_text_is_exact(kind):
 
 def test_a_text_that_begins_with_something_optional():
     # As bytes, a word that begins a text needs no space before it.
-    said = text(when(True, "ox"), each(("cow", "camel"), jnp.ones(2, bool), most=1))
-    words, ids = make_words(words_of(said))
+    phrase = text(when(True, "ox"), each(("cow", "camel"), jnp.ones(2, bool), most=1))
+    words, ids = make_words(words_of(phrase))
     lexicon = make_lexicon(words, byte_level(words))
-    assert lexicon.max_tokens(pattern_of(said, ids)) == len("ox camel")
+    assert lexicon.max_tokens(pattern_of(phrase, ids)) == len("ox camel")
     assert lexicon.max_tokens(pattern_of(each(("cow", "camel"), jnp.ones(2, bool), most=1), ids)) == len("camel")
     assert lexicon.max_tokens((np.asarray([[0]]),)) == len("ox") and lexicon.max_tokens(2) == len("camel camel")

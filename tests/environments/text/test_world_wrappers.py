@@ -42,8 +42,8 @@ def test_notes_are_about_the_state(hand, tiny, write, first, second):
 def test_summaries_are_asked_for_and_shown(hand, tiny):
     environment = tiny.make(with_summaries(tiny.worlds["rooms"], window=2, max_words=2))
     assert environment.max_steps == 4 + 1
-    said = ["go to bed", "summary take", "go to shelf", "summary desk bed", "go to desk", "take"]
-    texts, timesteps, _ = hand.play(environment, FROM_SHELF, said)
+    moves = ["go to bed", "summary take", "go to shelf", "summary desk bed", "go to desk", "take"]
+    texts, timesteps, _ = hand.play(environment, FROM_SHELF, moves)
     assert valid(timesteps) == [True, False, False, True, True, True]
     assert texts[:6] == [
         "you are at shelf .",
@@ -59,8 +59,8 @@ def test_summaries_are_asked_for_and_shown(hand, tiny):
 def test_an_adviser_is_a_second_seat(hand, tiny):
     environment = tiny.make(with_adviser(tiny.worlds["rooms"], every=2, max_words=2))
     assert environment.num_players == 2 and environment.max_steps == 4 + 1 + 1
-    said = ["advice bed", "go to bed", "go to door 1", "advice go to desk", "go to desk", "take"]
-    texts, timesteps, _ = hand.play(environment, FROM_SHELF, said)
+    moves = ["advice bed", "go to bed", "go to door 1", "advice go to desk", "go to desk", "take"]
+    texts, timesteps, _ = hand.play(environment, FROM_SHELF, moves)
     assert [int(one.player) for one in timesteps] == [1, 0, 0, 1, 0, 0, 0]
     assert texts[0] == "you are at shelf . advice ?" and texts[2] == "advice bed . you are at bed ."
     assert texts[4] == "advice go to desk . you are at door 1 ."
@@ -89,8 +89,8 @@ def test_reflections_are_carried_over(hand, tiny):
     world = with_retries(tiny.worlds["rooms"], num_trials=2, show_last=False, reflection_words=2)
     environment = tiny.make(world, reward="dense")
     assert environment.max_steps == 2 * 4 + 1
-    said = ["go to desk", "go to bed", "go to shelf", "go to bed", "note desk take", "go to desk", "take"]
-    texts, timesteps, _ = hand.play(environment, FROM_SHELF, said)
+    moves = ["go to desk", "go to bed", "go to shelf", "go to bed", "note desk take", "go to desk", "take"]
+    texts, timesteps, _ = hand.play(environment, FROM_SHELF, moves)
     assert texts[3:6] == [
         "try 1 you are at shelf .",
         "try 2 you are at shelf . note ?",
@@ -134,8 +134,8 @@ def test_wrappers_compose(tiny, one, other, name):
     words, tokenizer = environment.text.words, byte_level()
     lexicon = make_lexicon(words, tokenizer)
     room = max(map(lexicon.max_tokens, environment.text.patterns.observation))
-    said = {sentence(words, row) for row in steps.observation.reshape(-1, steps.observation.shape[-1])}
-    assert max(len(tokenizer.encode(one)) for one in said) <= room
+    moves = {sentence(words, row) for row in steps.observation.reshape(-1, steps.observation.shape[-1])}
+    assert max(len(tokenizer.encode(one)) for one in moves) <= room
     state, _ = environment.reset(KEY, environment.sample_task(KEY))
     garbage = jnp.full(environment.action_space.shape, len(words) - 1, jnp.int32)
     after, timestep = jax.jit(environment.step)(KEY, state, garbage)
