@@ -149,8 +149,8 @@ def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params
 
 
 @pytest.mark.slow
-def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
-    policy = kuhn_speaker(game)
+def test_chips_of_self_play_reach_both_seats(game, kuhn_policy):
+    policy = kuhn_policy(game)
     episode = jax.jit(make_dialogue(game, policy))(policy.init(KEY), KEY, jnp.arange(128))
     episode = with_moves(policy, episode)
     assert require_chips_at_last_turns(game, episode) == 128
@@ -158,9 +158,9 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
 
 
 @pytest.mark.exhaustive
-def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
+def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_policy):
     game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
-    policy = kuhn_speaker(game)
+    policy = kuhn_policy(game)
     params = policy.init(KEY) | {"illegal": jnp.ones(())}
     episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(4))
     np.testing.assert_array_equal(episode.seat_return, [[-1.5, 0.5]] * 4)
@@ -170,8 +170,8 @@ def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
 
 
 @pytest.mark.exhaustive
-def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
-    policy = kuhn_speaker(game)
+def test_a_frozen_partner_takes_the_other_seat(game, kuhn_policy):
+    policy = kuhn_policy(game)
     # The policy always bets, its partner always passes.
     tables = [policy.init(KEY) | {"bet": jnp.full((4, 3), bet)} for bet in (1.0, 0.0)]
     dialogue = make_dialogue(game, policy, partner=policy)
@@ -190,10 +190,10 @@ def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     np.testing.assert_allclose(own.total / own.count, 1.0)
 
 
-def test_a_partner_must_fit(game, kuhn_speaker, speak):
-    policy = kuhn_speaker(game)
+def test_a_partner_must_fit(game, kuhn_policy, speak):
+    policy = kuhn_policy(game)
     with pytest.raises(ValueError, match="`partner` must have the tokenizer and the layout of the policy"):
-        make_dialogue(game, policy, partner=kuhn_speaker(game, context_turns=2))
+        make_dialogue(game, policy, partner=kuhn_policy(game, context_turns=2))
     world = bandit.make_environment()
     with pytest.raises(ValueError, match="`partner` must be null in a world of one seat, got one in 'bandit'"):
         make_dialogue(world, speak(world), partner=speak(world))

@@ -18,19 +18,19 @@ def numbers():
 
 
 @pytest.fixture(scope="module")
-def speaker(numbers, speak):
+def policy(numbers, speak):
     return speak(numbers, thought_tokens=8)
 
 
 @pytest.fixture(scope="module")
-def recorded(numbers, speaker):
+def recorded(numbers, policy):
     """Sixteen noisy episodes."""
-    return jax.jit(make_demonstrations(numbers, speaker, noise=0.6))(KEY, jnp.arange(16))
+    return jax.jit(make_demonstrations(numbers, policy, noise=0.6))(KEY, jnp.arange(16))
 
 
 @pytest.fixture(scope="module")
-def relabel(numbers, speaker):
-    return jax.jit(make_relabeling(numbers, speaker))
+def relabel(numbers, policy):
+    return jax.jit(make_relabeling(numbers, policy))
 
 
 def test_an_episode_of_the_same_task_is_the_same(relabel, recorded):
@@ -43,15 +43,15 @@ def test_an_episode_of_the_same_task_is_the_same(relabel, recorded):
     np.testing.assert_array_equal(*prints)
 
 
-def test_what_ran_out_of_room_is_no_action(relabel, speaker, recorded):
-    ends = recorded.action_mask & (recorded.tokens == speaker.tokenizer.marks["end"]) & ~recorded.thought_mask
+def test_what_ran_out_of_room_is_no_action(relabel, policy, recorded):
+    ends = recorded.action_mask & (recorded.tokens == policy.tokenizer.marks["end"]) & ~recorded.thought_mask
     ends = ends.at[:, 1:].set(False)
     cut = recorded.replace(action_mask=recorded.action_mask & ~ends, token_mask=recorded.token_mask & ~ends)
     assert recorded.action_valid[:, 0].any() and not relabel(KEY, cut).action_valid[:, 0].any()
 
 
-def test_in_hindsight_the_last_guess_was_right(relabel, numbers, speaker, recorded):
-    actions, _ = recorded_words(speaker, recorded)
+def test_in_hindsight_the_last_guess_was_right(relabel, numbers, policy, recorded):
+    actions, _ = recorded_words(policy, recorded)
     last = jnp.sum(recorded.valid, axis=1) - 1
     guess = jnp.asarray([int(word) if word.isdigit() else 0 for word in numbers.text.words])
     task = recorded.task | {"secret": guess[actions[jnp.arange(16), last, 0]]}
