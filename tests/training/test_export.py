@@ -157,13 +157,13 @@ def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_pa
     wanted, episode = unfold(episode.layout, scored.log_prob), jax.device_get(episode)
     assert {int(seat) for seat in episode.agent[episode.action_mask]} == {0, 1}
     for row, turn in np.argwhere(episode.valid):
-        mask, turns = episode.token_mask[row, turn], episode.action_mask[row, turn]
+        mask, acted = episode.token_mask[row, turn], episode.action_mask[row, turn]
         tokens = torch.as_tensor(episode.tokens[row, turn][mask])[None].long()
         for model_of_seat in theirs[episode.agent[row, turn, 0]]:
             with torch.no_grad():
                 log_probs = torch.log_softmax(model_of_seat(tokens).logits[0, :-1], -1)
             log_prob = log_probs[np.arange(mask.sum() - 1), tokens[0, 1:]].numpy()
-            np.testing.assert_allclose(log_prob[turns[mask][1:]], np.asarray(wanted[row, turn])[turns], atol=1e-4)
+            np.testing.assert_allclose(log_prob[acted[mask][1:]], np.asarray(wanted[row, turn])[acted], atol=1e-4)
     go_on = [f"+adapter@warm_start.learner.adapters.seat_{n}=peft" for n in range(2)]
     go_on += [f"warm_start.learner.adapters.seat_{n}.path={tmp_path / 'peft' / f'seat_{n}'}" for n in range(2)]
     stage = build(resolve(compose_run(ROOT / "configs", *OFF, *game, *model, *learner, *go_on))).stages[0]
