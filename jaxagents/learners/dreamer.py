@@ -1,4 +1,4 @@
-"""DreamerV3: a policy that learns from what it imagines in a recurrent model of the world."""
+"""DreamerV3 (Hafner et al., 2023): a policy that learns from imagined steps in a recurrent model of the world."""
 
 from collections.abc import Callable
 from functools import partial

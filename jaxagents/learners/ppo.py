@@ -1,4 +1,4 @@
-"""Proximal policy optimisation for feed-forward and recurrent actor-critics, of one agent or of teams."""
+"""PPO (Schulman et al., 2017) of feed-forward and recurrent actor-critics, of one agent or of teams."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
