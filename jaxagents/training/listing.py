@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 SECTIONS = {
-    "world/*.yaml": "Worlds{}, `world=<name>` with an algorithm; `--list world=<name>` says which fit:",
+    "world/*.yaml": "Worlds{}, `world=<name>`; what fits one: `--list world=<name>`:",
     "algorithm/*.yaml": "Algorithms{}, `algorithm=<name>` with a world that it fits:",
     "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>`: tuned for the pair:",
     "method/*.yaml": "Methods of papers, `+method=<id>` with a world and an algorithm that it fits:",
