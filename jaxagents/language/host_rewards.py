@@ -280,7 +280,7 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     return texts._replace(columns=columns | texts.columns)
 
 
-def require_keywords(reward: RewardFunction, setting: str = "collector.reward") -> None:
+def require_keywords(reward: RewardFunction) -> None:
     """Refuses a function that cannot be called with prompts, completions and further columns."""
     signature = inspect.signature(reward)
     try:
@@ -288,7 +288,7 @@ def require_keywords(reward: RewardFunction, setting: str = "collector.reward") 
     except TypeError as error:
         name = getattr(getattr(reward, "func", reward), "__name__", "score")
         raise ValueError(
-            f"`{setting}` must take prompts, completions and further columns, got {name}{signature}; try "
+            f"`collector.reward` must take prompts, completions and further columns, got {name}{signature}; try "
             f"def {name}(prompts, completions, **columns)."
         ) from error
 
