@@ -12,6 +12,7 @@ from jaxagents.data.minari import save_minari
 from jaxagents.environments.adapters.gymnax import make_environment
 from jaxagents.environments.tmaze import make_environment as make_tmaze
 from jaxagents.types import Box, Transition
+from tests.fakes import make_transition
 
 pytest.importorskip("h5py", reason="h5py is not installed; see the extra `datasets`.")
 PENDULUM = make_environment("Pendulum-v1")
@@ -63,11 +64,8 @@ def test_what_is_written_is_read_back(folder):
 
 def test_spaces_of_integers_have_their_number(tmp_path):
     def steps():
-        zeros = jnp.zeros((2, 1))
         seen = jnp.zeros((2, 1, *maze.observation_space.shape))
-        flags = dict.fromkeys(("terminated", "truncated", "first"), zeros > 0)
-        fields = {"reward": zeros, "behavior_log_prob": zeros, "next_observation": seen}
-        return Transition(observation=seen, action=jnp.zeros((2, 1), jnp.int32), **fields, **flags)
+        return make_transition((2, 1), observation=seen, action=jnp.zeros((2, 1), jnp.int32))
 
     maze = make_tmaze(corridor_length=2)
     written = save_minari(tmp_path, steps, maze, dataset_id="maze-v0")

@@ -16,7 +16,7 @@ from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.types import Box, Collector, Discrete, PolicyInput, Rollout, Sample, Stateful, Transition
 from jaxagents.values.q_function import QFunction
-from tests.fakes import make_world, with_numbers
+from tests.fakes import make_transition, make_world, with_numbers
 
 KEY = jax.random.key(0)
 NUM_STATES = 4
@@ -78,15 +78,13 @@ def one_step(observation, action, reward, terminated, truncated, next_observatio
     """Returns a sequence of one-hot states of one environment, leaves `[n, 1, ...]`."""
     eye = np.eye(NUM_STATES, dtype=np.float32)
     column = lambda values, dtype: jnp.asarray(values, dtype)[:, None]  # noqa: E731
-    return Transition(
+    return make_transition(
         observation=jnp.asarray(eye[observation])[:, None],
         action=column(action, jnp.int32),
-        behavior_log_prob=column([0.0] * len(action), jnp.float32),
         reward=column(reward, jnp.float32),
         terminated=column(terminated, bool),
         truncated=column(truncated, bool),
         next_observation=jnp.asarray(eye[next_observation])[:, None],
-        first=column([False] * len(action), bool),
     )
 
 
