@@ -124,8 +124,8 @@ def reset_free(
             session_steps=session_steps,
         )
         reward = timestep.reward if judge is None else judged.astype(jnp.float32)
-        is_told = jnp.zeros((), bool) if reset_every is None else session_steps >= reset_every
-        return state, first_timestep(attempt).replace(reward=reward, truncated=is_told)
+        is_due = jnp.zeros((), bool) if reset_every is None else session_steps >= reset_every
+        return state, first_timestep(attempt).replace(reward=reward, truncated=is_due)
 
     longest = jnp.iinfo(jnp.int32).max if reset_every is None else reset_every
     return replace(environment, reset=reset, step=step, max_steps=longest, render=None)

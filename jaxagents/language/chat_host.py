@@ -165,7 +165,7 @@ class ChatHost:
         Args:
             row: int32 `[...]`, of the prompts.
             conversation: int32 `[...]`, of the last step; -1 begins one.
-            said: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
+            completion: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
             live: bool `[...]`, conversations with a completion.
 
         Returns:

@@ -1,7 +1,7 @@
 """A world of conversations: prompts of the user's own, tools that are Python functions, rewards that read text.
 
-Its words are the tokens of a checkpoint: nothing that is read or said need be known before. What the policy says goes
-to the host once per turn, for all conversations at once; all else is as in other text worlds.
+Its words are the tokens of a checkpoint: no text need be known before. Completions go to the
+host once per turn, for all conversations at once; all else is as in other text worlds.
 """
 
 import json

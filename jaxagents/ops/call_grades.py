@@ -70,7 +70,7 @@ def toolrl(predicted: Call, right: Call, read: Array, *, detail: Detail = "fine"
     """Computes `[read] + 2 scale match / most - scale`, match = name + keys + values, most = 2 + number of keys.
 
     Args:
-        said: the call.
+        predicted: the call.
         right: the one that is right.
         read: bool `[]`, whether it could be read; what could not gets -scale.
         detail: "fine"; "intermediate" takes 1 for the right name and 1 for the whole call; "coarse" the call alone.
@@ -104,7 +104,7 @@ def errors(predicted: Call, right: Call, read: Array) -> Array:
     values.
 
     Args:
-        said: the call.
+        predicted: the call.
         right: the one that is right.
         read: bool `[]`, whether it could be read, and its tool exists.
 

@@ -174,7 +174,7 @@ def test_what_is_seen_again_is_folded_under_what_was_done_there(tmp_path):
     assert summary == "3 more times the same: up × 2, right · 1 invalid · reward -0.75 · cut"
     inside = page.partition('<details class="again">')[2].partition("</details>")[0]
     assert re.findall(r"<dt>(turn \d)</dt>", inside) == ["turn 2", "turn 3", "turn 4"]
-    assert re.findall(r'<span class="said">(\w+)</span>', inside) == ["up", "right", "up"]
+    assert re.findall(r'<span class="completion">(\w+)</span>', inside) == ["up", "right", "up"]
     assert inside.count(">invalid action<") == 1
     assert ">repeated observations <" in page  # The switch that unfolds all.
     assert ">repeated observations <" not in page_of(tmp_path, Trajectory(id="a", world="w", turns=turns[:2]))

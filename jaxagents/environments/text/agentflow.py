@@ -50,7 +50,7 @@ def with_planner(
     A turn is a sub-goal. The executor takes up to `num_steps` steps of the world for it, which count towards the
     world's own limit. The verifier stops the episode where the task is done, the rules end it, or no step is left for
     another sub-goal; it errs at a stated rate. After the last sub-goal the episode is truncated. The observation is the
-    memory, `<sub-goal> <what the world said then> .` for every turn, and before the first turn what the world says.
+    memory, `<sub-goal> <its result> .` for every turn, and before the first turn what the world says.
     What is no sub-goal takes a turn, does nothing, and is remembered as `none`.
 
     Args:

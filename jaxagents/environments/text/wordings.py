@@ -78,15 +78,15 @@ def with_wordings(
         return {**task, "inner": inner, **drawn}
 
     def tell(state: State, seat: Array) -> Text:
-        told = rename(outer.tell(state, seat), state["wording"], wordings)
-        return text(pick(FILLERS, state["filler"]), told) if num_fillers else told
+        worded = rename(outer.tell(state, seat), state["wording"], wordings)
+        return text(pick(FILLERS, state["filler"]), worded) if num_fillers else worded
 
     def start(key: Array, task: Task) -> State:
         return {"inner": world.start(key, task["inner"]), **{name: task[name] for name in nothing}}
 
     def prompt(task: Task) -> Text | None:
-        told = outer.prompt(task)
-        return None if told is None else rename(told, task["wording"], wordings)
+        prompt_text = outer.prompt(task)
+        return None if prompt_text is None else rename(prompt_text, task["wording"], wordings)
 
     return replace(
         outer,
