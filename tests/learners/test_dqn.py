@@ -228,23 +228,6 @@ def test_hyperparameters_are_arrays_of_the_state_and_are_used():
     assert update._cache_size() == 1
 
 
-@pytest.mark.slow
-def test_devices_agree_with_one_device():
-    learner = make_dqn(TABLE, optax.adam(0.1), axis_name="device")
-    alone = make_dqn(TABLE, optax.adam(0.1))
-    whole = weighted(CORRIDOR)
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), whole)
-    parts = parts.replace(weight=whole.weight.reshape(2, -1))
-    expected, expected_metrics = alone.update(alone.init(KEY), KEY, whole)
-    actual, metrics = jax.pmap(learner.update, axis_name="device", in_axes=(None, None, 0), devices=jax.devices()[:2])(
-        learner.init(KEY), KEY, parts
-    )
-    for device in range(2):
-        np.testing.assert_allclose(actual.network[device], expected.network, rtol=1e-5)
-        np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
-    np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
