@@ -80,13 +80,6 @@ def reinforce(log_prob: Array, samples: Samples) -> Array:
     return -_standardized(samples.reward) * log_prob
 
 
-def ppo(log_prob: Array, samples: Samples, *, clip_epsilon: Array | float = 0.2) -> Array:
-    """Computes PPO's clipped loss with rewards standardised within the group, `[S, M, N]`."""
-    advantage, ratio = _standardized(samples.reward), jnp.exp(log_prob - samples.behavior_log_prob)
-    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)
-
-
 def ipo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
     """Computes the mean of `losses.preference.squared_margin` over all pairs of every group, `[S, M]`."""
     return _mean_over_pairs(partial(squared_margin, coefficient=coefficient), log_prob, samples)
