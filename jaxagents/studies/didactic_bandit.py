@@ -32,13 +32,11 @@ class Samples:
     Attributes:
         action: int32.
         reward: float32.
-        behavior_log_prob: float32, under the policy that drew the action.
         reference_log_prob: float32, under the reference.
     """
 
     action: Array
     reward: Array
-    behavior_log_prob: Array
     reference_log_prob: Array
 
 
@@ -194,7 +192,6 @@ def _train(
         return Samples(
             action=action,
             reward=rewards[action],
-            behavior_log_prob=_of_actions(log_probs, action),
             reference_log_prob=reference[action],
         )
 

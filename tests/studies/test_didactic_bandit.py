@@ -14,7 +14,6 @@ REWARD = jnp.array([[[0.2, 1.0, 0.0]]])
 SAMPLES = Samples(
     action=jnp.array([[[3, 4, 5]]]),
     reward=REWARD,
-    behavior_log_prob=jnp.log(jnp.array([[[0.5, 0.125, 0.5]]])),
     reference_log_prob=jnp.log(jnp.array([[[0.25, 0.25, 0.25]]])),
 )
 
