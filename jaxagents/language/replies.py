@@ -1,4 +1,4 @@
-"""A language policy that is spoken to in text."""
+"""Text in, text out: a language policy that answers observations."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -129,7 +129,7 @@ def register(
         settings: hashes of its resolved arms by name.
         again: registers what has changed since, beside the first one; pages flag it from then on.
         files: of the paper and its study; those that are not committed are marked by "+changes" behind the commit.
-        say: hears of them.
+        say: reports them.
 
     Returns:
         The registration.

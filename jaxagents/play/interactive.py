@@ -40,7 +40,7 @@ def play_text(
 
     Args:
         loaded: the policy and its world.
-        person: hears and types.
+        person: reads and types.
         role: of the person: "none" the policy plays, "agent" the person types the actions, "environment" the person
             types the observations.
         seed: of tasks and randomness.

@@ -146,7 +146,7 @@ class TextInterface:
     `TimeStep.action_mask`, where a world gives one, says which rows of `actions` are admissible.
 
     Attributes:
-        words: every phrase the world can say or hear; a word id is an index into them.
+        words: every phrase of observations and actions; a word id is an index into them.
         actions: int32 numpy `[A, M]`, every well-formed action; None where they are too many to be listed.
         expert: `(key, state) -> (action int32 [M], thought int32 [H] | None)`, solves every task; in games it plays all
             seats, as well as it can. The thought is what it thinks before this action; None where it does not think.

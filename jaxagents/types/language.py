@@ -1,4 +1,4 @@
-"""Language: episodes of tokens, tokenizers, models and policies that speak."""
+"""Language: episodes of tokens, tokenizers, language models and their policies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
