@@ -100,10 +100,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def by_seed(*values: Mapping[int, float]) -> list[np.ndarray]:
-    """Lays values of several arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
-    seeds = sorted(set().union(*values))
-    return [np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in values]
+def by_seed(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Lays values of two arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
+    seeds = sorted({*first, *second})
+    own, other = (np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in (first, second))
+    return own, other
 
 
 def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
