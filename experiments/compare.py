@@ -32,8 +32,8 @@ def main(config: DictConfig) -> None:
     compared = compare_runs(folders, config.metric)
     head = ("run", "seeds", "steps", "mean, 95 %", "worst", "best")  # What differs is too long for a column.
     print_table(config.metric, head, comparison_rows(compared))
-    for told in tell_differences(compared):
-        print(told)
+    for line in tell_differences(compared):
+        print(line)
     picture = draw_comparison(config.picture or Path(paths[0]) / "comparison.png", compared, config.metric)
     final = {run: [float(value) for value in values] for one in compared for run, values in one.finals.items()}
     written = {} if config.csv is None else {"csv": str(write_metrics_csv(config.csv, folders))}

@@ -54,8 +54,8 @@ def main(config: DictConfig) -> None:
         return
     if config.baselines:
         settings = {"num_episodes": num_episodes, "seed": config.seed, "stage": config.stage}
-        told = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
-        print(json.dumps(told))
+        baselines = measure_baselines(config.path, **settings, on_fallback=partial(print, file=sys.stderr))
+        print(json.dumps(baselines))
         return
     settings = {name: config[name] for name in ("seed", "greedy", "level", "which")}
     settings |= {"num_episodes": num_episodes, "on_fallback": partial(print, file=sys.stderr)}

@@ -223,7 +223,7 @@ def params_of():
 
 
 @pytest.fixture(scope="session")
-def kuhn_speaker():
+def kuhn_policy():
     """Returns `(environment, **options) -> LanguagePolicy` of Kuhn poker whose parameters are a table.
 
     The parameters are `{"bet": [4, 3], "illegal": []}`: the probability of a bet by situation (opening, after a pass,

@@ -90,7 +90,7 @@ def run_rows(
         settings: with `folder`, `seeds`, `side_by_side`, `again`, which measures also what is there, and `workers`,
             processes that train a row each at a time.
         arguments: of the command, which workers get, too.
-        report: hears of every row.
+        report: called with every row.
 
     Returns:
         The rows, those that were there among them.

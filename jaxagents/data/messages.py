@@ -21,7 +21,7 @@ class _OpenCall(NamedTuple):
 
 
 def to_messages(trajectory: Trajectory, *, agent: int = 0) -> list[Message]:
-    """Turns what one agent saw and said into chat messages in the format of OpenAI.
+    """Turns the observations and answers of one agent into chat messages in the format of OpenAI.
 
     The prompt becomes a system message, an observation a user message, an action an assistant message with its thought
     in "reasoning_content", and the results of its tool calls become tool messages. Rewards, flags and tokens are left

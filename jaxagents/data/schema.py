@@ -39,10 +39,10 @@ class Turn:
     Attributes:
         turn: index of the turn, never falling along a trajectory; agents that act at the same time share it.
         observation: text that the agent saw.
-        action: text that it said, without thought and tool calls.
+        action: text of its answer, without thought and tool calls.
         agent: index into `Trajectory.agents`.
         thought: text that it thought before; None when it did not.
-        tool_calls: calls that it made, said after `action`.
+        tool_calls: calls that it made, written after `action`.
         reward: of the turn.
         valid: the action could be parsed and was legal.
         terminated: the turn ended the episode in a terminal state.
@@ -51,7 +51,7 @@ class Turn:
         tokens: ids of the turn, marks included, by the tokenizer that was in use; None when not kept.
         sampled: True for each of `tokens` that the policy sampled.
         behavior_log_prob: of each of `tokens` under the policy that sampled it, in nats; 0 for the others.
-        weight: multiplies the loss of what was said and thought; 0 is read only; None is 1.
+        weight: multiplies the loss of answer and thought; 0 is read only; None is 1.
     """
 
     turn: int
@@ -79,7 +79,7 @@ class Trajectory:
         id: name of the episode, unique in a data set.
         world: name of the environment.
         turns: at least one.
-        prompt: text said once before the first observation.
+        prompt: text given once before the first observation.
         level: difficulty; None when unknown.
         seed: what the episode was drawn from; None when unknown.
         task: the task itself, as JSON.

@@ -17,7 +17,7 @@ Paths = str | Path | Sequence[str | Path]
 Sequences = list[TokenSequence]
 
 LOSS_WEIGHTS = MappingProxyType({"prompt": 0.0, "observation": 0.0, "thought": 1.0, "action": 1.0})
-"""Weights of the loss of predicting the tokens of each part; the policy is trained on what it said."""
+"""Weights of the loss of predicting the tokens of each part; the policy is trained on its own tokens."""
 
 
 class _Rows(NamedTuple):
@@ -123,7 +123,7 @@ def _encode_agent(
 def _encode_messages(
     trajectory: Trajectory, agent: int, weights: Mapping[str, float], chat: ChatTemplate
 ) -> TokenSequence:
-    """Returns the tokens of what an agent saw and said, as a chat template writes them."""
+    """Returns the tokens that an agent read and wrote, as a chat template writes them."""
     messages = trajectory.messages or to_messages(trajectory, agent=agent)
     written = chat.encode(messages, trajectory.tools or ())
     factor = [1.0 if message.get("weight") is None else float(message["weight"]) for message in messages]
@@ -163,12 +163,12 @@ def _marked_parts(
             parts += [("observation", [marks["think"]], read), ("thought", thought, weights["thought"] * factor)]
         else:
             parts.append(("observation", [marks["act"]], read))
-        spoken = [*tokenizer.encode(_said(turn)), marks["end"]]
-        parts.append(("action", spoken, weights["action"] * factor))
+        tokens = [*tokenizer.encode(_action_text(turn)), marks["end"]]
+        parts.append(("action", tokens, weights["action"] * factor))
     return parts
 
 
-def _said(turn: Turn) -> str:
+def _action_text(turn: Turn) -> str:
     return "\n".join([turn.action] * bool(turn.action) + [text_of_call(call) for call in turn.tool_calls])
 
 

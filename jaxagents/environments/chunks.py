@@ -33,7 +33,7 @@ def chunked(environment: Environment, *, length: int, discount: float = 1.0) -> 
 
     Args:
         environment: single agent, of actions that are vectors.
-        length: actions per chunk; 1 changes nothing but what is told.
+        length: actions per chunk; 1 changes nothing but the metrics.
         discount: gamma in [0, 1], per step of the wrapped environment.
 
     Returns:

@@ -29,7 +29,7 @@ def with_effort(environment: Environment, *, limit: float = 0.4, scale: float = 
     Args:
         environment: of actions in [-1, 1].
         limit: of an action, in (0, 1].
-        scale: of what is added to the rewards of the world; 0: nobody is told.
+        scale: of what is added to the rewards of the world; 0: it is not rewarded.
 
     Returns:
         The environment.

@@ -33,7 +33,7 @@ TRIPLES: Mapping[str, Callable[[Mapping[str, Array]], Array]] = {
     "you at left": lambda planes: jnp.any(planes["agent"][:, 0] > 0.5),
     "you at right": lambda planes: jnp.any(planes["agent"][:, -1] > 0.5),
 }
-"""What can be said of a player. The first three are the way of a quest, the others have nothing to do with it."""
+"""Triples about a player. The first three are the way of a quest, the others have nothing to do with it."""
 
 
 def make_overlap(
@@ -49,7 +49,7 @@ def make_overlap(
 
     Args:
         kinds: of `quest.make_environment`, with a door and a key.
-        target: G*, some of `TRIPLES`: what the player was told when it asked.
+        target: G*, some of `TRIPLES`: the answers that the player got.
         scale: positive, in units of the reward.
 
     Returns:
@@ -62,7 +62,7 @@ def make_overlap(
         Zhou, Peng and Riedl (2023), Dialogue Shaping: Empowering Agents through NPC Interaction; Peng et al. (2023),
         Story Shaping (the overlap of the graphs as a reward).
 
-    Deviation: the dialogue is the list of what was told; a language model asks and answers in the paper.
+    Deviation: the dialogue is a list of triples; a language model asks and answers in the paper.
     """
     kinds, target = tuple(kinds), tuple(target)
     check_kinds(kinds)

@@ -64,7 +64,7 @@ def reset_free(
     """Makes attempts at two tasks in turn, without resets in between, one long episode.
 
     An attempt ends with success, or is given up after `environment.max_steps` steps; the other task goes on from where
-    everything lies. Ends of attempts are told in observations, see `Attempt`, since those of episodes reset the world.
+    everything lies. Ends of attempts are part of observations, see `Attempt`, since those of episodes reset the world.
 
     Args:
         environment: whose resets put everything where the task says, and whose episodes terminate with success alone.
@@ -124,8 +124,8 @@ def reset_free(
             session_steps=session_steps,
         )
         reward = timestep.reward if judge is None else judged.astype(jnp.float32)
-        is_told = jnp.zeros((), bool) if reset_every is None else session_steps >= reset_every
-        return state, first_timestep(attempt).replace(reward=reward, truncated=is_told)
+        is_due = jnp.zeros((), bool) if reset_every is None else session_steps >= reset_every
+        return state, first_timestep(attempt).replace(reward=reward, truncated=is_due)
 
     longest = jnp.iinfo(jnp.int32).max if reset_every is None else reset_every
     return replace(environment, reset=reset, step=step, max_steps=longest, render=None)

@@ -29,7 +29,7 @@ class AbsorbingState:
 
     Attributes:
         inner: state of the wrapped environment.
-        timestep: what it said last.
+        timestep: its last one.
     """
 
     inner: State

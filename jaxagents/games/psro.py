@@ -46,7 +46,7 @@ def psro(
         game: the game.
         solver: the mixtures that are responded to; `meta_solvers.nash` makes it the double oracle, `uniform` fictitious
             play.
-        evaluation_solver: the mixtures whose NashConv is told; None: the same.
+        evaluation_solver: the mixtures whose NashConv is reported; None: the same.
         num_iterations: T.
         start: first policies; None: uniform ones.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import Intervene, replay, said_actions, with_interventions
+from jaxagents.language.interventions import Intervene, episode_actions, replay, with_interventions
 from jaxagents.language.mistakes import draw_admissible
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
@@ -77,11 +77,11 @@ def make_exploration_collector(
         walk = jax.vmap(lambda number: jax.random.key_data(jax.random.fold_in(walk_key, number)))(index)
         start = (start[0].replace(key=walk), start[1])
         own = play(params, play_key, index, task=task, start=start)
-        said, thoughts = said_actions(environment, policy, own)
-        played = replay(explored, start, said)
+        own_actions, thoughts = episode_actions(environment, policy, own)
+        played = replay(explored, start, own_actions)
         words = None
         if thoughts is not None:
-            is_random = jnp.any(played.actions != said, axis=2)
+            is_random = jnp.any(played.actions != own_actions, axis=2)
             reason = jnp.pad(played.actions, ((0, 0), (0, 0), (0, thoughts.shape[2])), constant_values=-1)
             written = jnp.where(is_random[..., None], reason[..., : thoughts.shape[2]], thoughts)
             words = (written, jnp.ones_like(is_random))

@@ -8,7 +8,7 @@ from flax import struct
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
+from jaxagents.language.interventions import episode_actions, replay, take_given, with_interventions
 from jaxagents.language.mistakes import noisy_expert
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
@@ -76,7 +76,7 @@ def make_revision_collector(
     if temperature not in (None, 1.0):
         raise ValueError(f"`temperature` must be null for probabilities of the policy's own, got {temperature}.")
     watched = with_interventions(environment, take_given)
-    shown = with_interventions(environment, noisy_expert(environment, noise))
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
     play = make_dialogue(watched, policy)
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
@@ -89,11 +89,11 @@ def make_revision_collector(
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=task, start=start)
-        said, _ = said_actions(environment, policy, own)
-        good = replay(shown, start, said)
+        own_actions, _ = episode_actions(environment, policy, own)
+        good = replay(noisy, start, own_actions)
         good_actions = jnp.where(good.live[..., None], good.actions, -1)
         log_prob = jnp.sum(jnp.where(own.thought_mask, 0.0, own.behavior_log_prob), axis=2)
-        revision = revise(said, own.valid, log_prob < jnp.log(doubt), good_actions)
+        revision = revise(own_actions, own.valid, log_prob < jnp.log(doubt), good_actions)
         revised = replay(watched, start, revision.actions)
         is_revised = (state["index"] % 2 == 1) & ~own.success & revised.success
         actions, live = where_rows(is_revised, (revised.actions, revised.live), (good_actions, good.live))

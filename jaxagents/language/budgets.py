@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.types import Choice, Pattern, Several, Window
+from jaxagents.types import Choice, Pattern, Several
 
 _NEVER = -(10**9)
 
@@ -43,7 +43,7 @@ def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int
         opening = np.take_along_axis(phrases, np.argmax(present, axis=1)[:, None], axis=1)[:, 0]
         return follows - later_size[opening] + first_size[opening], follows, present.any(axis=1)
 
-    def of_place(place: np.ndarray | Choice | Several | Window) -> _Length:
+    def of_place(place: np.ndarray | Choice | Several) -> _Length:
         if isinstance(place, Choice):
             lengths = [of_sequence(one) for one in place.patterns]
             return _Length(
@@ -51,10 +51,6 @@ def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int
                 max(length.follows for length in lengths),
                 any(length.optional for length in lengths),
             )
-        if isinstance(place, Window):
-            later_of, first_of = later_size[place.words], first_size[place.words]
-            sums = [later_of[start : start + place.most].sum() for start in range(len(place.words))]
-            return _Length(int(max(np.asarray(sums) - later_of + first_of)), int(max(sums)), True)
         rows = _rows(place)
         if rows.size == 0:
             return _Length(_NEVER, 0, True)

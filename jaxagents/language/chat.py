@@ -118,8 +118,8 @@ def make_chat_policy(
             thoughts and no single token that closes them.
 
     Deviation: a template that writes earlier turns otherwise once others follow (Qwen 3 drops their thoughts, Mistral
-        moves the text of the system) is not followed there: what was said stays in the cache as it was said. Where a
-        context of several turns slides, what opens the first one slides out with it.
+        moves the text of the system) is not followed there: earlier turns stay in the cache as they were written. Where
+        a context of several turns slides, what opens the first one slides out with it.
     """
     reader = read_template(source, think_tags=think_tags, thinks=thought_tokens > 0)
     backend, pieces = reader.tokenizer.backend_tokenizer, cut_pieces(reader)

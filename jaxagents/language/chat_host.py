@@ -48,14 +48,14 @@ class Sizes(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What follows what was said in B conversations.
+    """Results of the last turns of B conversations.
 
     Attributes:
         conversation: int32 `[B]`, by which the host knows each.
         observation: int32 `[B, K]`, tokens of results, flush right behind -1s; all -1 where a conversation is over.
         reward: float32 `[B]`.
         success: bool `[B]`, the reward is 1 or more.
-        valid: bool `[B]`, what was said is whole: no cut text, no call that cannot be made.
+        valid: bool `[B]`, the completion is whole: no cut text, no call that cannot be made.
         over: bool `[B]`.
         cut: bool `[B]`, it is over by a limit.
     """
@@ -71,7 +71,7 @@ class Steps(NamedTuple):
 
 @dataclass
 class _Conversation:
-    """A conversation under way: what was said after the prompt, as messages and as tokens."""
+    """A conversation under way: what follows the prompt, as messages and as tokens."""
 
     row: int
     tools: Mapping[str, Tool] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Conversation:
     messages: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     turns: int = 0
-    calls: list[Call | str] = field(default_factory=list)  # Of the last turn; a text is what the model is told of one.
+    calls: list[Call | str] = field(default_factory=list)  # Of the last turn; a text is the error of one.
 
 
 class ChatHost:
@@ -159,22 +159,22 @@ class ChatHost:
             tokens[index, : len(found)] = found
         return tokens.reshape(*row.shape, self.sizes.prompt)
 
-    def step(self, row: np.ndarray, conversation: np.ndarray, said: np.ndarray, live: np.ndarray) -> Steps:
-        """Answers what was said in conversations `[...]`: tools are called, or the conversation is paid and over.
+    def step(self, row: np.ndarray, conversation: np.ndarray, completion: np.ndarray, live: np.ndarray) -> Steps:
+        """Answers completions in conversations `[...]`: tools are called, or the conversation is paid and over.
 
         Args:
             row: int32 `[...]`, of the prompts.
             conversation: int32 `[...]`, of the last step; -1 begins one.
-            said: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
-            live: bool `[...]`, conversations in which something was said.
+            completion: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
+            live: bool `[...]`, conversations with a completion.
 
         Returns:
             What follows, leaves `[...]`.
         """
-        row, conversation, said, live = (np.asarray(x) for x in (row, conversation, said, live))
+        row, conversation, completion, live = (np.asarray(x) for x in (row, conversation, completion, live))
         shape, size = live.shape, live.size
         number = conversation.reshape(-1).astype(np.int32).copy()
-        said = said.reshape(size, -1)
+        completion = completion.reshape(size, -1)
         steps = Steps(
             conversation=number,
             observation=np.full((size, self.room), -1, np.int32),
@@ -187,7 +187,7 @@ class ChatHost:
         places = np.flatnonzero(live).tolist()
         self._begin(number, row.reshape(-1), [place for place in places if int(number[place]) not in self._open])
         for place in places:
-            tokens = said[place][said[place] >= 0].tolist()
+            tokens = completion[place][completion[place] >= 0].tolist()
             closed, valid = self._hear(self._open[number[place]], tokens)
             one = self._open[number[place]]
             steps.valid[place] = valid
@@ -224,17 +224,17 @@ class ChatHost:
         one.owner, one.tools = owner, {**self.tools, **bind_tools(self.methods, owner)}
 
     def _hear(self, one: _Conversation, tokens: list[int]) -> tuple[bool, bool]:
-        """Writes down what was said; returns whether it has an end, and whether it is whole."""
+        """Writes down a completion; returns whether it has an end, and whether it is whole."""
         closed = bool(tokens) and tokens[-1] in self.reader.stops
         one.tokens += tokens
         one.turns += 1
         one.calls = []
         spoken, valid = tokens[:-1] if closed else tokens, closed
-        said: str = self.reader.tokenizer.decode(spoken, skip_special_tokens=False)
-        text, calls = said, []  # type: str, list[Call]
+        completion: str = self.reader.tokenizer.decode(spoken, skip_special_tokens=False)
+        text, calls = completion, []  # type: str, list[Call]
         if closed and self.format is not None:
             try:
-                text, calls = parse_calls(self.format, said)
+                text, calls = parse_calls(self.format, completion)
                 one.calls = [
                     *calls[:_MOST_CALLS],
                     *["Error: at most 8 calls fit into a turn."] * (len(calls) > _MOST_CALLS),
@@ -271,9 +271,9 @@ class ChatHost:
             if len(tokens) <= self.room:
                 return cut, tokens
             room -= max(-(-(len(tokens) - self.room) // len(texts)), room // 8)
-        told = "Error: these results do not fit."
-        tokens = self._render([told], ids[:1])
-        return [told] * len(texts), tokens if len(tokens) <= self.room else self._render(["Error"], ids[:1])
+        refusal = "Error: these results do not fit."
+        tokens = self._render([refusal], ids[:1])
+        return [refusal] * len(texts), tokens if len(tokens) <= self.room else self._render(["Error"], ids[:1])
 
     def _render(self, texts: Sequence[str], ids: Sequence[str]) -> list[int]:
         """Returns the tokens of results; of a template that takes one call per turn, all of them are one result."""

@@ -1,7 +1,7 @@
 """A world of conversations: prompts of the user's own, tools that are Python functions, rewards that read text.
 
-Its words are the tokens of a checkpoint: nothing that is read or said need be known before. What the policy says goes
-to the host once per turn, for all conversations at once; all else is as in other text worlds.
+Its words are the tokens of a checkpoint: no text need be known before. Completions go to the
+host once per turn, for all conversations at once; all else is as in other text worlds.
 """
 
 import json
@@ -48,7 +48,7 @@ class ChatState:
     Attributes:
         row: int32, of the prompt.
         conversation: int32, by which the host knows it; -1 before the first turn.
-        fingerprint: uint32, of the prompt and all that was said and read.
+        fingerprint: uint32, of the prompt and all tokens so far.
         timestep: the last one; a conversation that is over repeats it.
     """
 
@@ -304,11 +304,11 @@ def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnviro
                 "valid": jnp.where(live, steps.valid, False),
             },
         )
-        said = hash_integers(state.fingerprint[None], action, jnp.asarray(steps.observation))
+        hashed = hash_integers(state.fingerprint[None], action, jnp.asarray(steps.observation))
         state = ChatState(
             row=state.row,
             conversation=jnp.where(live, steps.conversation, state.conversation),
-            fingerprint=jnp.where(live, said, state.fingerprint),
+            fingerprint=jnp.where(live, hashed, state.fingerprint),
             timestep=after,
         )
         return state, after

@@ -1,4 +1,4 @@
-"""A language policy that answers one observation at a time and remembers what was said."""
+"""A language policy that answers one observation at a time and remembers the conversation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ _LONG = 256  # Tokens of a prompt above which nothing is made for every pair of 
 
 @struct.dataclass
 class Conversation:
-    """What B rows of a policy have read and said.
+    """What B rows of a policy have read and generated.
 
     Attributes:
         cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, or of the episode
@@ -44,7 +44,7 @@ class Conversation:
 def begin_conversation(
     policy: LanguagePolicy, num_rows: int, num_agents: int = 1, *, successors: bool = False
 ) -> Conversation:
-    """Returns conversations in which nothing was said.
+    """Returns empty conversations.
 
     Args:
         policy: speaks.
@@ -193,7 +193,7 @@ def value_successors(policy: LanguagePolicy, params: Params, chat: Conversation,
 
 
 def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Array, Array]:
-    """Reads the words of what was said.
+    """Reads the words of an answer.
 
     Args:
         policy: spoke.
@@ -223,7 +223,7 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
         int32 `[K]` or `[B, K]` word ids, `action` `[M]` or `[B, M]`, all -1 where no action could be read. `carry` is
         what the last call returned, None at the start. `first` (bool) says where an episode starts, by default where
         there is no carry; there, `prompt` (int32 `[P]` or `[B, P]`) is read first. Without `key` the most probable
-        tokens are said, with one they are sampled.
+        tokens are generated, with one they are sampled.
     """
 
     @jax.jit

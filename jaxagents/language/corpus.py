@@ -1,4 +1,4 @@
-"""Transcripts as plain text: what the world says is learned as well as what is said to it (continual pre-training)."""
+"""Transcripts as plain text: observations are learned as well as actions (continual pre-training)."""
 
 from typing import Any
 
@@ -42,5 +42,5 @@ def learn_everything(episode: Episode) -> Episode:
     layout = episode.layout
     column = jnp.arange(layout.turn)[None, None]
     learned = episode.token_mask & (column > 0)
-    told = learned & (column < layout.observation)
-    return episode.replace(action_mask=learned, thought_mask=told, layout=with_observations_sampled(layout))
+    observed = learned & (column < layout.observation)
+    return episode.replace(action_mask=learned, thought_mask=observed, layout=with_observations_sampled(layout))

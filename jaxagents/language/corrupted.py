@@ -29,7 +29,7 @@ def make_corrupted_evaluator(
 ) -> Callable[[Params, Array], dict[str, Array]]:
     """Makes the evaluation on fixed tasks as they are, and on the same tasks after k random turns.
 
-    The random actions are admissible ones. They stand in the transcript as if the policy had said them, and cost
+    The random actions are admissible ones. They stand in the transcript as if the policy had generated them, and cost
     turns.
 
     Args:

@@ -58,7 +58,7 @@ class _Loop:
     """What the loop carries; B rows, each in an episode of its own, N episodes in all.
 
     Attributes:
-        chats: what every row has read and said, for every actor.
+        chats: what every row has read and generated, for every actor.
         state: of the environments.
         timestep: of the environments.
         episode: int32 `[B]`, index of the episode of a row; N when there is none left for it.
@@ -107,7 +107,7 @@ def make_dialogue(
     - `temperature`: float32 `[]`, takes the place of that of `sampling`.
     - `task`: leaves `[n, ...]`, those to play; None samples them.
     - `start`: state and time step of the environment, leaves `[n, ...]`, to go on from; None resets.
-    - `script`: int32 `[n, K, M]` word ids of the actions of the first turns, -1 where there is none. They are said
+    - `script`: int32 `[n, K, M]` word ids of the actions of the first turns, -1 where there is none. They are forced
       without a thought and do not count as sampled.
     - `max_turns`: int32 `[n]`, turns after which an episode is cut; at most, and by default, `layout.num_turns`.
 
@@ -316,7 +316,7 @@ def _take_turn(
 
 
 def _of_policy(turn: Turn, own: Array) -> Turn:
-    """Takes out what another policy said: no token of it is learned."""
+    """Masks the tokens of another policy: no token of it is learned."""
     return turn.replace(
         action_mask=turn.action_mask & own[:, None],
         thought_mask=turn.thought_mask & own[:, None],

@@ -144,7 +144,7 @@ def make_consideration_collector(
     require_between("share", share, 0.0, 1.0)
     if not policy.layout.thought:
         raise ValueError("`policy.thought_tokens` must be positive to think of alternatives, got 0; try 8.")
-    shown = with_interventions(environment, noisy_expert(environment, noise))
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
     watched = with_interventions(environment, take_given)
     words = outcome_words
     longest = policy.lexicon.max_tokens(words) if words else reflection_tokens(environment, policy)
@@ -156,9 +156,9 @@ def make_consideration_collector(
         draw_key, share_key, step_key = jax.random.split(key, 3)
         alternative = draw_action(environment.text, draw_key, state.inner, timestep.action_mask)
         after, answer = watched.step(step_key, state, alternative)
-        said = answer.observation[:words] if words else jnp.asarray(reflection(environment))
+        outcome = answer.observation[:words] if words else jnp.asarray(reflection(environment))
         there = after.after_mistake & jax.random.bernoulli(share_key, share)
-        return jnp.where(there, jnp.concatenate([alternative, said]), -1)
+        return jnp.where(there, jnp.concatenate([alternative, outcome]), -1)
 
     def init(key: Array, params: Params) -> PyTree:
         del params
@@ -167,9 +167,9 @@ def make_consideration_collector(
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         task_key, aside_key = jax.random.split(key)
-        task, start, _ = start_tasks(shown, source.choose(state["source"], task_key, state["index"]))
+        task, start, _ = start_tasks(noisy, source.choose(state["source"], task_key, state["index"]))
         num_turns, num_rows = policy.layout.num_turns, state["index"].shape[0]
-        played = replay(shown, start, jnp.zeros((num_rows, num_turns, *environment.action_space.shape), jnp.int32))
+        played = replay(noisy, start, jnp.zeros((num_rows, num_turns, *environment.action_space.shape), jnp.int32))
         # Not of the key in the state, from which the expert draws its own.
         of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(aside_key, state["index"])
         keys = jax.vmap(lambda row: jax.random.split(row, num_turns))(of_rows)

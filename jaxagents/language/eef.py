@@ -106,7 +106,7 @@ def make_restart_collector(
 
 
 def _with_shown(episode: Episode, turns: Array, observation: int) -> Episode:
-    """Counts what was said in turns, bool `[B, T]`, as sampled; it stands behind the observation."""
+    """Counts the tokens of turns, bool `[B, T]`, as sampled; it stands behind the observation."""
     is_action = jnp.arange(episode.tokens.shape[2])[None, None] >= observation
     return episode.replace(action_mask=episode.action_mask | (turns[..., None] & is_action & episode.token_mask))
 

@@ -44,14 +44,14 @@ def make_altered_instructions(environment: Environment, policy: LanguagePolicy) 
         return change_one(choose_key, task, environment.sample_task(draw_key, task["level"]))
 
     def alter(key: Array, episode: Episode) -> Episode:
-        task_key, retell_key = jax.random.split(key)
+        task_key, relabel_key = jax.random.split(key)
         same = episode.group[:, None] == episode.group[None, :]
         before = jnp.sum(jnp.tril(same, -1), axis=1)  # Of its group.
         keys = fold(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(task_key, episode.group), before)
-        retold = relabel(retell_key, episode, jax.vmap(other_task)(keys, episode.task))
-        works = (retold.valid == episode.valid) & (retold.action_valid == episode.action_valid)
-        near = episode.success & ~retold.success & jnp.all(works, axis=1)
-        return retold.replace(valid=retold.valid & near[:, None])
+        relabeled = relabel(relabel_key, episode, jax.vmap(other_task)(keys, episode.task))
+        works = (relabeled.valid == episode.valid) & (relabeled.action_valid == episode.action_valid)
+        near = episode.success & ~relabeled.success & jnp.all(works, axis=1)
+        return relabeled.replace(valid=relabeled.valid & near[:, None])
 
     return alter
 

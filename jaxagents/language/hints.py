@@ -70,7 +70,7 @@ def make_hint_collector(
     if not (isinstance(example, dict) and "hint" in example):
         raise ValueError(f"`environment` must give hints, got {environment.name!r}; try +wrapper=hints.")
     play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
-    retell = make_relabeling(environment, policy)
+    relabel = make_relabeling(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
     def init(key: Array, params: Params) -> PyTree:
@@ -81,13 +81,13 @@ def make_hint_collector(
         return play(params, key, group, task=task, start=jax.vmap(environment.reset)(keys, task))
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
-        task_key, own_key, hint_key, retell_key = jax.random.split(key, 4)
+        task_key, own_key, hint_key, relabel_key = jax.random.split(key, 4)
         group = state["group"]
         task, _, keys = start_tasks(environment, source.choose(state["source"], task_key, group))
         hinted = attempt(params, hint_key, group, task | {"hint": jnp.ones_like(task["hint"])}, keys)
         success = Mean(total=jnp.sum(hinted.success, dtype=jnp.float32), count=jnp.float32(hinted.success.shape[0]))
         counts = count_experience(hinted)
-        episode = hinted if keep_hints else retell(retell_key, hinted, with_hint(hinted.task, False))
+        episode = hinted if keep_hints else relabel(relabel_key, hinted, with_hint(hinted.task, False))
         if only_failed:
             own = attempt(params, own_key, group, task, keys)
             counts = count_experience(own, hinted)

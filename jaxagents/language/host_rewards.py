@@ -1,4 +1,4 @@
-"""Rewards by a Python function that reads text: compiled runs decode what was said on the host."""
+"""Rewards by a Python function that reads text: compiled runs decode completions on the host."""
 
 import inspect
 import math
@@ -40,7 +40,7 @@ class Texts(NamedTuple):
 
     Attributes:
         prompts: all that the policy saw before it spoke, a line for every text.
-        completions: what it said, a line for a thought and one for the action.
+        completions: of the policy, a line for a thought and one for the action.
         columns: by name, further lists: `completion_ids` (tokens, marks included), `episode` (row of the batch), `turn`
             (from 0), `world_reward`, `success` (of the episode), and one for every field of the task.
     """
@@ -236,7 +236,7 @@ def _within(seconds: float | None, function: Callable[..., Any], **arguments: An
 
 
 def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
-    """Decodes what was read and said in every turn of episodes.
+    """Decodes prompts and completions of every turn of episodes.
 
     Args:
         policy: that they were made with; what its chat template writes around texts is no part of them.
@@ -280,7 +280,7 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     return texts._replace(columns=columns | texts.columns)
 
 
-def require_keywords(reward: RewardFunction, setting: str = "collector.reward") -> None:
+def require_keywords(reward: RewardFunction) -> None:
     """Refuses a function that cannot be called with prompts, completions and further columns."""
     signature = inspect.signature(reward)
     try:
@@ -288,7 +288,7 @@ def require_keywords(reward: RewardFunction, setting: str = "collector.reward") 
     except TypeError as error:
         name = getattr(getattr(reward, "func", reward), "__name__", "score")
         raise ValueError(
-            f"`{setting}` must take prompts, completions and further columns, got {name}{signature}; try "
+            f"`collector.reward` must take prompts, completions and further columns, got {name}{signature}; try "
             f"def {name}(prompts, completions, **columns)."
         ) from error
 

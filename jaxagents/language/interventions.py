@@ -135,12 +135,12 @@ def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], ac
     return Replay(actions=taken, live=live, mistaken=mistaken, success=jnp.any(success, axis=1))
 
 
-def said_actions(environment: Environment, policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
+def episode_actions(environment: Environment, policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
     """Reads the actions and thoughts of own episodes; an action that ran out of room, or is too long, is none.
 
     Args:
         environment: a text world.
-        policy: that said them.
+        policy: that generated them.
         episode: B episodes of T turns.
 
     Returns:

@@ -77,15 +77,15 @@ def make_selection_collector(
         require_positive(name, count)
     if num_transcripts > num_candidates:
         raise ValueError(f"`num_transcripts` must be at most {num_candidates} candidates, got {num_transcripts}.")
-    shown = with_interventions(environment, noisy_expert(environment, noise))
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
     transcribe = make_transcriber(environment, policy)
 
     def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
         levels = None if level is None else jnp.full(item.shape, level)
-        task, start, _ = start_tasks(shown, ChosenTasks(key=keys, level=levels, item=item))
+        task, start, _ = start_tasks(noisy, ChosenTasks(key=keys, level=levels, item=item))
         nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
-        return task, start, replay(shown, start, nothing)
+        return task, start, replay(noisy, start, nothing)
 
     def init(key: Array, params: Params) -> PyTree:
         del params

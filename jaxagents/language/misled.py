@@ -27,7 +27,7 @@ def make_misled_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of own episodes under a hint that misleads, told as if there had been none, and the expert's.
+    """Makes a collector of own episodes under a misleading hint, written as if there had been none, and the expert's.
 
     Args:
         environment: a text world whose tasks have a `hint`, such as a desk with house rules, in which chance has no
@@ -57,7 +57,7 @@ def make_misled_collector(
         raise ValueError(f"`environment` must give hints, got {environment.name!r}; try +wrapper=house_rules.")
     demonstrate = make_demonstrations(environment, policy)
     play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
-    retell = make_relabeling(environment, policy)
+    relabel = make_relabeling(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
     def init(key: Array, params: Params) -> PyTree:
@@ -65,12 +65,12 @@ def make_misled_collector(
         return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
 
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
-        task_key, play_key, retell_key = jax.random.split(key, 3)
+        task_key, play_key, relabel_key = jax.random.split(key, 3)
         group, chosen = state["group"], source.choose(state["source"], task_key, state["group"])
         task, _, keys = start_tasks(environment, chosen)
         believed = with_hint(task, True)
         misled = play(params, play_key, group, task=believed, start=jax.vmap(environment.reset)(keys, believed))
-        own = retell(retell_key, misled, with_hint(misled.task, False))
+        own = relabel(relabel_key, misled, with_hint(misled.task, False))
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, group, chosen))
         return state, batch, dialogue_metrics(own) | count_experience(misled)
 

@@ -41,7 +41,7 @@ def make_plain_reader(texts: Sequence[str], *, vocab_size: int = 512) -> Templat
     """Trains a tokenizer of bytes and their pairs on some texts; the same texts give the same tokens.
 
     Args:
-        texts: that will be read and said, such as prompts and answers.
+        texts: that will be encoded, such as prompts and answers.
         vocab_size: at most; all text can be written with 263 and more.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Re-ReST (Dou et al., 2024): what was right only after feedback is told as if it had been the first answer."""
+"""Re-ReST (Dou et al., 2024): a correction after feedback is learned as if it had been the first answer."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import said_actions
+from jaxagents.language.interventions import episode_actions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
@@ -30,8 +30,8 @@ def make_reflected_collector(
 
     `D_M` are first attempts that are right, `D_R` later ones that are: the reflector, which has read the failure and
     the feedback, corrects the agent. Of an own episode the last attempt is learned, be it the agent's or the
-    reflector's; the row after it is the correction alone, told from the beginning, and counts where there was one and
-    it succeeds again. `learner.select` leaves failures out.
+    reflector's; the row after it is the correction alone, written from the beginning, and counts where there was one
+    and it succeeds again. `learner.select` leaves failures out.
 
     Args:
         environment: a text world of one seat in which chance has no part after the start, and every turn is an attempt,
@@ -75,7 +75,7 @@ def make_reflected_collector(
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(environment, source.choose(state["source"], task_key, state["group"]))
         own = play(params, play_key, state["group"], task=task, start=start)
-        begin, said = last_attempt(own)[:, None], said_actions(environment, policy, own)
+        begin, recorded = last_attempt(own)[:, None], episode_actions(environment, policy, own)
         turn = jnp.arange(policy.layout.num_turns)[None]
         at = jnp.minimum(begin + turn, policy.layout.num_turns - 1)
         there = begin + turn < jnp.sum(own.valid, axis=1)[:, None]
@@ -83,9 +83,9 @@ def make_reflected_collector(
             None
             if words is None
             else jnp.where(there[..., None], jnp.take_along_axis(words, at[..., None], axis=1), -1)
-            for words in said
+            for words in recorded
         )
-        told = transcribe(
+        correction = transcribe(
             own.task,
             jax.tree.map(lambda leaf: jnp.repeat(leaf, group_size, axis=0), start),
             own.group,
@@ -93,12 +93,12 @@ def make_reflected_collector(
             there,
             own=None if thoughts is None else (thoughts, there),
         )
-        corrected = own.success & told.success & (begin[:, 0] > 0)
+        corrected = own.success & correction.success & (begin[:, 0] > 0)
         weight = jnp.broadcast_to((turn >= begin)[..., None], own.tokens.shape).astype(jnp.float32)
         own = own.replace(bootstrap_value=None, extras={}, keep=jnp.ones_like(corrected), loss_weight=weight)
-        told = told.replace(extras={}, keep=corrected, loss_weight=jnp.ones_like(weight))
+        correction = correction.replace(extras={}, keep=corrected, loss_weight=jnp.ones_like(weight))
         both = jax.tree.map(
-            lambda *rows: jnp.stack(rows, axis=1).reshape(2 * len(rows[0]), *rows[0].shape[1:]), own, told
+            lambda *rows: jnp.stack(rows, axis=1).reshape(2 * len(rows[0]), *rows[0].shape[1:]), own, correction
         )
         share = Mean(total=jnp.sum(corrected, dtype=jnp.float32), count=jnp.float32(corrected.shape[0]))
         return state, both, dialogue_metrics(own) | {"corrected_fraction": share} | count_experience(own)

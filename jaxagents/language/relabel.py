@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import IntervenedState, replay, said_actions, take_given, with_interventions
+from jaxagents.language.interventions import IntervenedState, episode_actions, replay, take_given, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
@@ -88,28 +88,28 @@ def make_stretch_collector(
         task_key, play_key, cut_key, reset_key = jax.random.split(key, 4)
         asked, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=asked, start=start)
-        said, thoughts = said_actions(environment, policy, own)
-        states = states_along(watched, start, said)
+        own_actions, thoughts = episode_actions(environment, policy, own)
+        states = states_along(watched, start, own_actions)
         length = jnp.sum(own.valid, axis=1)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(cut_key, state["index"])
         begin, end = (leaf.reshape(-1) for leaf in stretches(keys, length, num_stretches, kind, every))
-        row = jnp.repeat(jnp.arange(said.shape[0]), num_stretches)
+        row = jnp.repeat(jnp.arange(own_actions.shape[0]), num_stretches)
         before, after = (jax.tree.map(lambda leaf, at=at: leaf[row, at], states) for at in (begin, end))
         task, good = label_each(before, after)
         good = good & (end > begin)
         if kind == "prefixes":
             good = jnp.cumprod(good.reshape(-1, num_stretches), axis=1).reshape(-1).astype(bool)
-        turn = begin[:, None] + jnp.arange(said.shape[1])[None]
+        turn = begin[:, None] + jnp.arange(own_actions.shape[1])[None]
         there = (turn < end[:, None])[..., None]
-        at = jnp.minimum(turn, said.shape[1] - 1)
-        actions = jnp.where(there, said[row[:, None], at], -1)
+        at = jnp.minimum(turn, own_actions.shape[1] - 1)
+        actions = jnp.where(there, own_actions[row[:, None], at], -1)
         group = state["index"][row] * num_stretches + jnp.arange(row.shape[0]) % num_stretches
         fresh = jax.vmap(watched.reset)(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(reset_key, group), task)
         played = replay(watched, fresh, actions)
         words = None
         if thoughts is not None:
             words = (jnp.where(there, thoughts[row[:, None], at], -1), there[..., 0])
-        live = played.live & (jnp.arange(said.shape[1])[None] < (end - begin)[:, None])
+        live = played.live & (jnp.arange(own_actions.shape[1])[None] < (end - begin)[:, None])
         episode = transcribe(task, (fresh[0].inner, fresh[1]), group, actions, live, own=words)
         episode = episode.replace(success=episode.success & good)
         rate = Mean(total=jnp.sum(episode.success, dtype=jnp.float32), count=jnp.float32(row.shape[0]))

@@ -1,20 +1,16 @@
-"""Relabels recorded episodes: in other words, with another tokenizer, or for another task (hindsight)."""
+"""Relabels recorded episodes for other tasks (hindsight)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxagents.language.scripts import play_script
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
-Translate = Callable[[Array, Task, Task], Array]
-"""`(word ids int32 [M] in the words that they are told in, old task, new task) -> word ids [M]`."""
-
 
 def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
-    """Reads what was said and thought in every turn.
+    """Reads the actions and thoughts of every turn.
 
     Args:
         policy: whose tokens and layout the episodes have.
@@ -40,26 +36,16 @@ def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Arr
     return actions, thoughts
 
 
-def make_relabeling(
-    environment: Environment,
-    policy: LanguagePolicy,
-    *,
-    source: LanguagePolicy | None = None,
-    translate: Translate | None = None,
-) -> Callable[..., Episode]:
-    """Makes the function that plays recorded actions again and writes down what the world says now.
+def make_relabeling(environment: Environment, policy: LanguagePolicy) -> Callable[..., Episode]:
+    """Makes the function that plays recorded actions again, in another task or among other observations.
 
-    It serves three ends: the same task told in other words or observations (`translate` says the actions in them), the
-    same words in other tokens, and another task that the same actions solve, such as the one whose goal they reached.
-    Actions and thoughts count as sampled, with a behaviour log-probability of zero, as those of demonstrations.
-
-    Worlds in which chance has a part go another way. An action that the new world does not know is an invalid one.
+    It serves hindsight: another task that the same actions solve, such as the one whose goal they reached. Actions and
+    thoughts count as sampled, with a behaviour log-probability of zero, as those of demonstrations. Worlds in which
+    chance has a part go another way.
 
     Args:
         environment: a text world of one seat, single instance.
-        policy: whose tokens and layout the new episodes have; thoughts are told where both layouts have room.
-        source: whose the recorded ones have; None for `policy`.
-        translate: changes actions and thoughts; None leaves them as they are.
+        policy: whose tokens and layout the episodes have.
 
     Returns:
         `(key, episode, task=None) -> Episode`, of the tasks with leaves `[B, ...]`, by default those of the episode.
@@ -72,26 +58,14 @@ def make_relabeling(
     """
     if environment.text is None or environment.num_players > 1:
         raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}.")
-    source = policy if source is None else source
-    table = _word_table(source.lexicon.words, policy.lexicon.words)
 
-    def tell(words: Array | None, size: int, old: Task, new: Task) -> Array | None:
-        if words is None:
-            return None
-        words = _fit(jnp.where(words >= 0, jnp.asarray(table)[words], -1), size)
-        if translate is None:
-            return words
-        of_turns = jax.vmap(translate, in_axes=(0, None, None))
-        return jax.vmap(of_turns)(words, old, new)
-
-    def retell(key: Array, episode: Episode, task: Task | None = None) -> Episode:
+    def relabel(key: Array, episode: Episode, task: Task | None = None) -> Episode:
         task = episode.task if task is None else task
         reset_keys, keys = jax.random.split(key, (2, episode.group.shape[0]))
-        actions, thoughts = recorded_words(source, episode)
-        ended = episode.action_mask & source.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
+        actions, thoughts = recorded_words(policy, episode)
+        ended = episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
         actions = jnp.where(jnp.any(ended, axis=2, keepdims=True), actions, -1)  # What ran out of room was no action.
-        actions = tell(actions, environment.action_space.shape[0], episode.task, task)
-        thoughts = tell(thoughts if policy.layout.thought else None, policy.layout.thought, episode.task, task)
+        actions = _fit(actions, environment.action_space.shape[0])
 
         def choose(keys: Array, state: State, timestep: TimeStep, turn: Array) -> tuple[Array, Array | None, Array]:
             del keys, state, timestep
@@ -110,13 +84,7 @@ def make_relabeling(
             group=episode.group,
         )
 
-    return retell
-
-
-def _word_table(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """Returns the ids of words in another table, -1 for those that it does not have."""
-    place = {word: number for number, word in enumerate(new)}
-    return np.asarray([place.get(word, -1) for word in old], np.int32)
+    return relabel
 
 
 def _fit(words: Array, size: int) -> Array:

@@ -1,4 +1,4 @@
-"""A language policy that is spoken to in text."""
+"""Text in, text out: a language policy that answers observations."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
     Returns:
         `(params, text, carry=None, *, prompt=None, key=None) -> (reply, carry)`. `carry` is what the last call gave,
         None at the start of a conversation; there, `prompt`, the prompt of a task, is read first. The reply is empty
-        where no action could be read from what was said. Without `key` the most probable tokens are said, with one
+        where no action could be read from the answer. Without `key` the most probable tokens are generated, with one
         they are sampled. ValueError where the world lacks a word, with the nearest ones, or the text is too long.
     """
     interface, read = environment.text, policy.lexicon.encode_words
@@ -48,10 +48,10 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
             text: the observation.
             carry: what the last call returned, None at the start of an episode.
             prompt: of the task, where the world has one; it is read at the start.
-            key: to sample; without, the most probable tokens are said.
+            key: to sample; without, the most probable tokens are generated.
 
         Returns:
-            The action, empty where none could be read from what was said, and the carry for the next call.
+            The action, empty where none could be read, and the carry for the next call.
 
         Raises:
             ValueError: the world lacks a word, or the text is too long.

@@ -102,9 +102,10 @@ def make_resampled_collector(
             return (loop[0] < num_tries) & jnp.any(failed_groups(loop[1]))
 
         _, episode, _, counts = jax.lax.while_loop(may_try, try_again, loop)
-        told = {"failed_groups": first, "failed_groups_left": failed_groups(episode)}
+        failures = {"failed_groups": first, "failed_groups_left": failed_groups(episode)}
         shares = {
-            name: Mean(total=jnp.sum(one, dtype=jnp.float32), count=jnp.float32(len(one))) for name, one in told.items()
+            name: Mean(total=jnp.sum(one, dtype=jnp.float32), count=jnp.float32(len(one)))
+            for name, one in failures.items()
         }
         return state, episode, {**metrics, **shares, **counts}
 

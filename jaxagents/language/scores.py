@@ -28,7 +28,7 @@ _NUM_LENGTHS = 4
 def string_log_probs(
     policy: LanguagePolicy, params: Params, episode: Episode, words: Array, *, prefix_tokens: int = 0
 ) -> Array:
-    """Computes the mean log-probability of the tokens of a string, said in place of the action of every turn.
+    """Computes the mean log-probability of the tokens of a string in place of the action of every turn.
 
     Args:
         policy: whose tokens and layout the episodes have.
@@ -42,9 +42,9 @@ def string_log_probs(
         action is not scored. Zero where the turn did not take place.
     """
     num_rows, num_turns, size = episode.tokens.shape
-    said = _say(policy, episode, words)
+    forced = _force(policy, episode, words)
     place = (jnp.arange(size) - (size - policy.layout.action))[None, None]
-    length = jnp.sum(said.action_mask[..., size - policy.layout.action :], axis=2, keepdims=True) - 1
+    length = jnp.sum(forced.action_mask[..., size - policy.layout.action :], axis=2, keepdims=True) - 1
     scored = (place >= prefix_tokens) & (place < length) & episode.valid[:, :, None]
 
     def score(changed: Episode, length: int) -> Array:
@@ -54,11 +54,11 @@ def string_log_probs(
     def score_turn(turn: Array, length: int) -> Array:
         """Returns `[B, S]`, of the string in one turn; later ones are not seen."""
         here = (jnp.arange(num_turns) == turn)[None, :, None]
-        replaced = {name: jnp.where(here, getattr(said, name), getattr(episode, name)) for name in _SAID}
+        replaced = {name: jnp.where(here, getattr(forced, name), getattr(episode, name)) for name in _REPLACED}
         return jax.lax.dynamic_index_in_dim(score(episode.replace(**replaced), length), turn, axis=1, keepdims=False)
 
     if is_folded(policy.layout):
-        changed = episode.replace(**{name: getattr(said, name) for name in _SAID})
+        changed = episode.replace(**{name: getattr(forced, name) for name in _REPLACED})
         log_prob = unfold(policy.layout, score(changed, 1))
     else:
         # Of the first turns, the model reads no more than a quarter, half or three quarters of an episode.
@@ -72,10 +72,10 @@ def string_log_probs(
     return total / jnp.maximum(jnp.sum(scored, axis=2), 1)
 
 
-_SAID = ("tokens", "token_mask", "position")
+_REPLACED = ("tokens", "token_mask", "position")
 
 
-def _say(policy: LanguagePolicy, episode: Episode, words: Array) -> Turn:
+def _force(policy: LanguagePolicy, episode: Episode, words: Array) -> Turn:
     """Returns the turns `[B, T, ...]` of episodes with one string in place of every action."""
     num_rows, num_turns, _ = episode.tokens.shape
     num_observed = policy.layout.observation
@@ -146,9 +146,9 @@ def make_scored_collector(
         log_prob = string_log_probs(policy, params, episode, words, prefix_tokens=prefix_tokens)
         gain = information_gain(log_prob, episode.valid)
         followed = jnp.pad(episode.valid[:, 1:], ((0, 0), (0, 1)))
-        told = Mean(total=jnp.sum(gain), count=jnp.sum(followed, dtype=jnp.float32))
+        mean_gain = Mean(total=jnp.sum(gain), count=jnp.sum(followed, dtype=jnp.float32))
         extras = {**episode.extras, "answer_log_prob": log_prob, "information_gain": gain}
-        return state, episode.replace(extras=extras), {**metrics, "information_gain": told}
+        return state, episode.replace(extras=extras), {**metrics, "information_gain": mean_gain}
 
     return inner._replace(collect=collect)
 

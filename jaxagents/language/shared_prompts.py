@@ -45,7 +45,7 @@ def make_shared_prompt_collector(
         The collector.
 
     Raises:
-        ValueError: there is no prompt, it cannot be told from an observation by its length, or `num_rows` is given.
+        ValueError: there is no prompt, its length does not distinguish it from observations, or `num_rows` is given.
     """
     layout = policy.layout
     if num_rows is not None:

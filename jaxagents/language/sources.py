@@ -65,15 +65,15 @@ def make_source_collector(
         if len(values) != len(levels) or min(values) < 0 or not sum(values) > 0:
             raise ValueError(f"`{name}` must be {len(levels)} numbers, one per source, got {list(values)}.")
     source = np.repeat(np.arange(len(levels)), counts)
-    shown = with_interventions(environment, noisy_expert(environment, noise))
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
     transcribe = make_transcriber(environment, policy)
 
     def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
         chosen = ChosenTasks(key=keys, level=jnp.asarray(levels, jnp.int32)[jnp.asarray(source)[item]], item=item)
-        task, start, _ = start_tasks(shown, chosen)
+        task, start, _ = start_tasks(noisy, chosen)
         nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
-        return task, start, replay(shown, start, nothing)
+        return task, start, replay(noisy, start, nothing)
 
     def init(key: Array, params: Params) -> PyTree:
         del params

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import Intervene, replay, said_actions, with_interventions
+from jaxagents.language.interventions import Intervene, episode_actions, replay, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
@@ -67,8 +67,8 @@ def make_step_correction_collector(
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(corrected, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=task, start=start)
-        said, _ = said_actions(environment, policy, own)
-        played = replay(corrected, start, said)
+        own_actions, _ = episode_actions(environment, policy, own)
+        played = replay(corrected, start, own_actions)
         episode = transcribe(
             task,
             (start[0].inner, start[1]),

@@ -129,14 +129,14 @@ def make_reader(environment: Environment, policy: LanguagePolicy) -> Callable[[E
     key = jnp.asarray(np.pad(heads.key, ((0, 0), (0, max(0, width - heads.key.shape[1]))))[:, :width])
 
     def read(episode: Episode) -> ActionTokens:
-        said, mask = episode.tokens[..., -width:], episode.action_mask[..., -width:]
-        begins = said[:, :, None, : tokens.shape[3]] == tokens
+        tokens_of_action, mask = episode.tokens[..., -width:], episode.action_mask[..., -width:]
+        begins = tokens_of_action[:, :, None, : tokens.shape[3]] == tokens
         begins = jnp.all(begins | (tokens < 0), axis=3)  # [B, T, H]
         head = jnp.argmax(begins * size[None, None], axis=2)
         known, place = jnp.any(begins, axis=2)[..., None], jnp.arange(width)[None, None]
         shared, last = jnp.asarray(heads.shared)[head][..., None], size[head][..., None]
         kind = jnp.where(place < shared, FORMAT, jnp.where(place < last, NAME, ARGUMENT))
-        kind = jnp.where(is_end(said), FORMAT, jnp.where(known, kind, ARGUMENT))
+        kind = jnp.where(is_end(tokens_of_action), FORMAT, jnp.where(known, kind, ARGUMENT))
         return ActionTokens(mask=mask, kind=kind.astype(jnp.int32), key=key[head] & known & mask)
 
     return read

@@ -67,8 +67,8 @@ def train_sentencepiece(
 ) -> Tokenizer:
     """Trains a sentencepiece model in memory; the same arguments give the same bytes.
 
-    The vocabulary holds the marks, an unknown piece and every character of the text; then the phrases, those said most
-    often first, as far as they fit, each as one piece (a user-defined symbol, matched before other pieces, the longest
+    The vocabulary holds the marks, an unknown piece and every character of the text; then the phrases, most frequent
+    first, as far as they fit, each as one piece (a user-defined symbol, matched before other pieces, the longest
     first); then what training adds from what the phrases do not cover. Text of other characters becomes unknown pieces.
 
     Args:

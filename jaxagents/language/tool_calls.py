@@ -203,7 +203,7 @@ def _run_together(tools: Sequence[Mapping[str, Tool]], calls: Sequence[Call], se
 
 
 def _refusal(tools: Mapping[str, Tool], call: Call) -> Result | None:
-    """Returns what the model is told about a call that cannot be made; None where it can."""
+    """Returns the error for the model about a call that cannot be made; None where it can."""
     if call.name not in tools:
         return Result(text=f"Error: there is no tool {call.name[:40]!r}; there are {', '.join(tools)}.", allowed=False)
     try:

@@ -154,10 +154,10 @@ def shortest_call(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]]) 
     asked = _asking([Call(min(names, key=len), {})])
     written = render(reader, [_ASK, asked], schemas)
     opened = render(reader, [_ASK], schemas, generation=True)
-    said = (
+    completion = (
         written.removeprefix(opened) if written.startswith(opened) else written[len(render(reader, [_ASK], schemas)) :]
     )
-    return said.partition(reader.tokenizer.convert_ids_to_tokens(reader.end))[0]
+    return completion.partition(reader.tokenizer.convert_ids_to_tokens(reader.end))[0]
 
 
 def call_messages(calls: Sequence[Call]) -> list[dict[str, Any]]:

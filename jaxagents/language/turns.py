@@ -209,7 +209,7 @@ def assemble(
 
 
 def render_and_close(policy: LanguagePolicy, words: Array, *, size: int, mark: str) -> tuple[Array, Array]:
-    """Renders what is said in given words and closes it with a mark.
+    """Renders an answer in given words and closes it with a mark.
 
     Args:
         policy: gives words and marks.
@@ -291,9 +291,9 @@ def step_worlds(
         The states and time steps that follow, and the turn.
     """
     after_state, after = jax.vmap(environment.step)(keys, state, action)
-    told = {name: after.info["metrics"][name] for name in parts}
+    reported = {name: after.info["metrics"][name] for name in parts}
     turn = turn.replace(
-        parts={name: jnp.where(live, value, 0.0).astype(jnp.float32) for name, value in told.items()},
+        parts={name: jnp.where(live, value, 0.0).astype(jnp.float32) for name, value in reported.items()},
         reward=where_rows(live, after.reward, jnp.zeros_like(after.reward)),
         valid=live,
         action_valid=parsed & after.info["valid"],

@@ -1,4 +1,4 @@
-"""Learning from searches: the policy imitates what searches found, the value the outcomes (AlphaZero)."""
+"""AlphaZero (Silver et al., 2018): the policy imitates what searches found, the value the outcomes."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Advantage-weighted regression: imitation of the better actions of a replay buffer."""
+"""AWR (Peng et al., 2019), advantage-weighted regression: imitation of the better actions of a replay buffer."""
 
 from collections.abc import Callable
 from functools import partial

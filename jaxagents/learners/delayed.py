@@ -130,7 +130,7 @@ def make_agent(
         inner: `(environment, *, axis_name) -> Agent`, who learns.
         delay: see `with_delayed_actor`.
         longest: see `with_delayed_actor`.
-        aware: whether the learner is told with which probability actions were taken, see `unaware_of_delay`.
+        aware: whether the learner gets the probabilities of actions, see `unaware_of_delay`.
         axis_name: mapped device axis over whose members rollouts are split.
     """
     agent = inner(environment, axis_name=axis_name)

@@ -1,4 +1,4 @@
-"""DIAYN (Eysenbach et al., 2019): rewards for skills that can be told apart by where they lead."""
+"""DIAYN (Eysenbach et al., 2019): rewards for skills that can be distinguished by where they lead."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ def make_skill_bonus(
         axis_name: mapped device axis over whose members rollouts are split.
 
     Returns:
-        The bonus, at most log K nats and 0 on average where skills cannot be told apart. Metrics: `skill_loss`, the
+        The bonus, at most log K nats and 0 on average where skills cannot be distinguished. Metrics: `skill_loss`, the
         cross-entropy, and `skill_accuracy`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Deep Q-networks: double, dueling, multi-step, distributional, recurrent; of one agent or of independent ones."""
+"""DQN (Mnih et al., 2015): double, dueling, multi-step, distributional, recurrent; of one agent or of a team."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

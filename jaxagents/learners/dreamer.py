@@ -1,4 +1,4 @@
-"""DreamerV3: a policy that learns from what it imagines in a recurrent model of the world."""
+"""DreamerV3 (Hafner et al., 2023): a policy that learns from imagined steps in a recurrent model of the world."""
 
 from collections.abc import Callable
 from functools import partial
@@ -109,9 +109,9 @@ def make_dreamer(
         Hafner et al. (2023), Mastering diverse domains through world models, equations 4 to 11; the released code,
         dreamerv3/agent.py (`repl_loss`).
 
-    Deviation: reward and end of a step are told from the deterministic state after it, before what follows is drawn,
-        so that what follows the last step of an episode need not be kept; values bootstrap from the critic, as in the
-        released code; rewards and values are two-hot in symlog, as in the first version of the paper, where the
+    Deviation: reward and end of a step are predicted from the deterministic state after it, before what follows is
+        drawn, so that what follows the last step of an episode need not be kept; values bootstrap from the critic, as
+        in the released code; rewards and values are two-hot in symlog, as in the first version of the paper, where the
         released code spaces the bins by symexp.
     """
     check_counts(horizon=horizon)

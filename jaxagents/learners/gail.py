@@ -73,9 +73,9 @@ def with_discriminator(
     then hands the rollout with the new rewards on.
 
     Where episodes end early, the sign of the rewards decides whether an end pays: with rewards that are never negative
-    it never does, and with rewards of both signs, such as AIRL's, whoever is told apart from the demonstrator ends as
-    soon as possible. `absorbing_discount` removes the bias: an end is followed by an absorbing state for ever, which is
-    judged, and counted, as the `discount / (1 - discount)` steps that it is worth.
+    it never does, and with rewards of both signs, such as AIRL's, whoever is distinguished from the demonstrator ends
+    as soon as possible. `absorbing_discount` removes the bias: an end is followed by an absorbing state for ever, which
+    is judged, and counted, as the `discount / (1 - discount)` steps that it is worth.
 
     Args:
         learner: of rollouts.

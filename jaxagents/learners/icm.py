@@ -48,7 +48,7 @@ def make_curiosity_bonus(
     ridge: float | None = None,
     axis_name: str | None = None,
 ) -> Bonus:
-    """Makes a bonus in features phi from which the action between two observations can be told.
+    """Makes a bonus in features phi from which the action between two observations can be predicted.
 
     The features learn from the inverse dynamics, `a_t` of `phi(s_t)` and `phi(s_{t+1})`. ICM pays the error of the
     forward dynamics, `|f(phi(s_t), a_t) - phi(s_{t+1})|^2 / 2`; E3B pays `phi^T C^{-1} phi` over the episode, see

@@ -64,7 +64,7 @@ def make_imitation(
         policy: with memory, it is unrolled over the sequence, from the carry that was stored or from an empty one.
         optimizer: an optax transformation.
         loss: `(distribution [n, B], action [n, B, ...]) -> [n, B]`.
-        condition: `(carry, batch) -> (carry, inputs [n, B], mask [n, B])`, what the policy is told besides and which
+        condition: `(carry, batch) -> (carry, inputs [n, B], mask [n, B])`, further inputs of the policy and which
             steps count, as of decision transformers; None: what the transitions say, and all of them.
         objective: `(policy, params, key, batch, axis_name) -> [n, B]` in place of the above, as of diffusion policies.
         num_updates: of the whole run, for slots that ask how far it is.

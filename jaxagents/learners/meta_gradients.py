@@ -1,4 +1,4 @@
-"""Numbers of a learner that learn themselves, by gradients through its updates: meta-gradients."""
+"""Meta-gradients (Xu et al., 2018): numbers of a learner that learn themselves through its updates."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

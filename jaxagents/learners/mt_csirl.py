@@ -16,7 +16,7 @@ def make_common_reward(
     encoder: nn.Module,
     observed: Sequence[int] | None = None,
 ) -> Discriminator:
-    """Makes the discriminator `f(s, a) - log pi(a | s)`, whose f is told nothing of the task.
+    """Makes the discriminator `f(s, a) - log pi(a | s)`, whose f does not see the task.
 
     What marks a task is of no use to f then, which has to explain the demonstrations of all.
 
@@ -27,7 +27,7 @@ def make_common_reward(
         observed: indices of the observation that say nothing of the task; None: all of it.
 
     Returns:
-        The function, of f alone where it is told no log-probability.
+        The function, of f alone where it is given no log-probability.
 
     Raises:
         ValueError: see `make_discriminator`; or an index that is not there.

@@ -1,4 +1,4 @@
-"""MuZero: a model of the world that foresees rewards, values and what a search in it would play."""
+"""MuZero (Schrittwieser et al., 2020): a model that predicts rewards, values and the results of searches in it."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Values in units of the returns, which stay the same when these units change (PopArt)."""
+"""PopArt (van Hasselt et al., 2016): values in units of the returns, which stay the same when these units change."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Phasic policy gradient: PPO that teaches the torso of its policy what the value knows, in a phase of its own."""
+"""PPG (Cobbe et al., 2021), phasic policy gradient: PPO whose value trains the torso of the policy in phases."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation for feed-forward and recurrent actor-critics, of one agent or of teams."""
+"""PPO (Schulman et al., 2017) of feed-forward and recurrent actor-critics, of one agent or of teams."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -265,7 +265,7 @@ def _loss(
     if normalize:
         advantage = normalize_advantage(advantage, agent_mask, axis_name=axis_name)
     policy_loss, summary = terms["loss"](log_prob, transition.behavior_log_prob, advantage)
-    value_loss, noted_of_value = terms["value_loss"](value, batch.value, batch.target)
+    value_loss, summary_of_value = terms["value_loss"](value, batch.value, batch.target)
     per_element = {
         "policy_loss": policy_loss,
         "value_loss": value_loss,
@@ -287,7 +287,7 @@ def _loss(
     )
     if "kl_coefficient" in numbers:
         metrics["loss"] += numbers["kl_coefficient"] * metrics["approximate_kl"]
-    return metrics["loss"], (metrics, summary | noted_of_value)
+    return metrics["loss"], (metrics, summary | summary_of_value)
 
 
 def _generalized(*steps: Array, **numbers: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Parallelised Q-networks: Q-learning of rollouts, without replay and without a target network."""
+"""PQN (Gallici et al., 2024): Q-learning of rollouts, without replay and without a target network."""
 
 from collections.abc import Callable
 from functools import partial

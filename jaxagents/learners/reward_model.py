@@ -51,7 +51,7 @@ def make_reward_model(
 ) -> Learner:
     """Makes a learner of a reward model from pairs of answers.
 
-    Minimises `mean log(1 + exp(-(r(preferred) - r(other))))`, where r is the value at the last token that was said.
+    Minimises `mean log(1 + exp(-(r(preferred) - r(other))))`, where r is the value at the last sampled token.
 
     Args:
         model: has a value head.
@@ -167,14 +167,14 @@ def make_model_reward(
 
 
 def score_answers(model: LanguageModel, params: Params, episode: Episode, *, microbatch_tokens: int = 4096) -> Array:
-    """Computes the value at the last token that was said in each of B episodes, float32 `[B]`, without gradient."""
+    """Computes the value at the last sampled token of each of B episodes, float32 `[B]`, without gradient."""
     microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
     value = score_episodes(model, microbatches, params, episode, fields=("value",)).value
     return jnp.sum(jnp.where(last_tokens(episode), value, 0.0), axis=(1, 2))
 
 
 def last_tokens(episode: Episode) -> Array:
-    """Returns the last sampled token of each episode, bool `[B, T, S]`; none where nothing was said."""
+    """Returns the last sampled token of each episode, bool `[B, T, S]`; none where nothing was sampled."""
     mask = episode.action_mask
     place = jnp.arange(mask[0].size).reshape(1, *mask.shape[1:])
     return mask & (place == jnp.max(jnp.where(mask, place, -1), axis=(1, 2), keepdims=True))

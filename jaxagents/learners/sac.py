@@ -1,4 +1,4 @@
-"""Off-policy actor-critics of continuous actions: SAC with automatic temperature, and by its slots TD3 to MPO."""
+"""SAC (Haarnoja et al., 2018) with automatic temperature, and by its slots TD3 (Fujimoto et al., 2018) to MPO."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

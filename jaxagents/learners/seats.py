@@ -28,8 +28,8 @@ def make_agent(
 ) -> Agent:
     """Assembles an agent whose seats learn an adapter each, from what they say themselves.
 
-    One policy takes all seats, as in `learners.adapted`, and every turn is read and said with the adapter of the seat
-    whose turn it is, see `policies.seats`. All of them learn in the same update. A reference policy is the frozen
+    One policy takes all seats, as in `learners.adapted`, and every turn is read and generated with the adapter of the
+    seat whose turn it is, see `policies.seats`. All of them learn in the same update. A reference policy is the frozen
     parameters with the adapters as the stage started.
 
     Args:

@@ -55,7 +55,7 @@ def make_supervised(
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that raises the likelihood of what was said in `Episode` batches.
+    """Makes a learner that raises the likelihood of the action tokens of `Episode` batches.
 
     Minimises `-sum_i weight_i log p(token_i | context_i)` over the thoughts and actions; observations and prompts are
     read, not learned. Weights may be schedules (see `ops.schedules`), and the aggregation may remember.

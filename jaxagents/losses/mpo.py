@@ -1,4 +1,4 @@
-"""Maximum a posteriori policy optimisation: losses of policies, of temperatures and of the prices of constraints."""
+"""MPO (Abdolmaleki et al., 2018): losses of policies, of temperatures and of the prices of constraints."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""On-policy maximum a posteriori policy optimisation (V-MPO): the loss of the policy, which learns its own prices."""
+"""V-MPO (Song et al., 2020), on-policy MPO: the loss of the policy, which learns its own prices."""
 
 from functools import partial
 

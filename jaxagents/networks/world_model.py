@@ -13,7 +13,7 @@ class RecurrentStateSpace(nn.Module):
     """The parts of a recurrent state-space model (RSSM) with G variables of C categories each.
 
     `h_t = f(h_(t-1), z_(t-1), a_(t-1))`, prior `p(z_t | h_t)`, posterior `q(z_t | h_t, x_t)`, decoder `p(x_t | h_t,
-    z_t)`; the reward of a step and whether it ends the episode are told from `f(h_t, z_t, a_t)`. Leading axes are free.
+    z_t)`; the reward of a step and the end of the episode are predicted from `f(h_t, z_t, a_t)`. Leading axes are free.
 
     Attributes:
         encoder: observation `[..., *shape]` -> features.

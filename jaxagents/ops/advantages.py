@@ -16,7 +16,7 @@ def generalized_advantage(
     discount: Array | float,
     trace_decay: Array | float,
 ) -> Array:
-    """Computes generalised advantage estimates with truncation told apart from termination.
+    """Computes generalised advantage estimates that distinguish truncation from termination.
 
     `delta_t = r_t + discount_t (1 - terminated_t) V(s'_t) - V(s_t)`,
     `A_t = delta_t + discount_t trace_decay (1 - ended_t) A_{t+1}`, where `ended = terminated or truncated` and `s'_t`

@@ -15,7 +15,7 @@ Detail = Literal["fine", "intermediate", "coarse"]
 
 
 class Call(NamedTuple):
-    """What was said: verb int32 `[]`, and args int32 `[A, W]`, -1 where there is nothing."""
+    """A call of a tool: verb int32 `[]`, and args int32 `[A, W]`, -1 where there is nothing."""
 
     verb: Array
     args: Array
@@ -46,17 +46,17 @@ class Match(NamedTuple):
         return (self.name > 0) & (self.values == self.num_keys) & (self.invented == 0)
 
 
-def match(said: Call, right: Call) -> Match:
+def match(predicted: Call, right: Call) -> Match:
     """Compares a call with the right one."""
-    (keys, values), (wanted, wanted_values) = _parameters(said), _parameters(right)
-    same = (keys[:, None] == wanted[None]) & (wanted >= 0)[None]  # [P, P], said by right
+    (keys, values), (wanted, wanted_values) = _parameters(predicted), _parameters(right)
+    same = (keys[:, None] == wanted[None]) & (wanted >= 0)[None]  # [P, P], predicted by right
     right_values = same & (values[:, None] == wanted_values[None])
     earlier = jnp.tril(keys[:, None] == keys[None], -1)
     distinct = jnp.sum((keys >= 0) & ~jnp.any(earlier, axis=1))
     count, found = jnp.sum(wanted >= 0), jnp.sum(jnp.any(same, axis=0))
     union = count + distinct - found
     numbers = {
-        "name": (said.verb == right.verb) & jnp.all(said.args[0] == right.args[0]),
+        "name": (predicted.verb == right.verb) & jnp.all(predicted.args[0] == right.args[0]),
         "keys": jnp.where(union > 0, found / jnp.maximum(union, 1), 1.0),
         "values": jnp.sum(jnp.any(right_values, axis=0)),
         "num_keys": count,
@@ -66,11 +66,11 @@ def match(said: Call, right: Call) -> Match:
     return Match(**{name: jnp.asarray(number, jnp.float32) for name, number in numbers.items()})
 
 
-def toolrl(said: Call, right: Call, read: Array, *, detail: Detail = "fine", scale: float = 3.0) -> Array:
+def toolrl(predicted: Call, right: Call, read: Array, *, detail: Detail = "fine", scale: float = 3.0) -> Array:
     """Computes `[read] + 2 scale match / most - scale`, match = name + keys + values, most = 2 + number of keys.
 
     Args:
-        said: the call.
+        predicted: the call.
         right: the one that is right.
         read: bool `[]`, whether it could be read; what could not gets -scale.
         detail: "fine"; "intermediate" takes 1 for the right name and 1 for the whole call; "coarse" the call alone.
@@ -87,7 +87,7 @@ def toolrl(said: Call, right: Call, read: Array, *, detail: Detail = "fine", sca
     """
     if detail not in get_args(Detail):
         raise ValueError(f"`detail` must be one of {', '.join(get_args(Detail))}, got {detail!r}.")
-    found = match(said, right)
+    found = match(predicted, right)
     exact = found.exact.astype(jnp.float32)
     share = {
         "fine": found.name * (1.0 + found.keys + found.values) / (2.0 + found.num_keys),
@@ -97,14 +97,14 @@ def toolrl(said: Call, right: Call, read: Array, *, detail: Detail = "fine", sca
     return jnp.where(read, 1.0 + 2.0 * scale * share - scale, -scale)
 
 
-def errors(said: Call, right: Call, read: Array) -> Array:
+def errors(predicted: Call, right: Call, read: Array) -> Array:
     """Returns 1 for the right call, and for others by their worst mistakes.
 
     -2 not read, -1.5 another tool, -1.3 invented and missing keys, -0.8 invented ones, -0.5 missing ones, -0.25 wrong
     values.
 
     Args:
-        said: the call.
+        predicted: the call.
         right: the one that is right.
         read: bool `[]`, whether it could be read, and its tool exists.
 
@@ -118,7 +118,7 @@ def errors(said: Call, right: Call, read: Array) -> Array:
     Deviation: keys that a tool takes and the right call has not would be redundant (-0.5, with others -1 to -1.8); they
     count as invented.
     """
-    found = match(said, right)
+    found = match(predicted, right)
     cases = [
         (~jnp.asarray(read), -2.0),
         (found.name == 0, -1.5),

@@ -1,4 +1,4 @@
-"""How well boxes that were said fit those that are there, and whether it was known."""
+"""How well predicted boxes fit the true ones, and whether confidence agrees."""
 
 import jax.numpy as jnp
 
@@ -22,18 +22,18 @@ def box_iou(one: Array, other: Array) -> Array:
 
 
 def detection_rewards(
-    box: Array, confidence: Array, said: Array, truth: Array, there: Array, *, threshold: float = 0.5
+    box: Array, confidence: Array, predicted: Array, truth: Array, there: Array, *, threshold: float = 0.5
 ) -> tuple[Array, Array]:
     """Pays boxes for their overlap with what is there, and their confidences for having been right.
 
     Boxes take, in the order of their confidence, what they overlap most of what is left; u_i is that overlap where it
-    is above the threshold, else 0. `R_iou = sum_i u_i / max(boxes said, boxes there)` and `R_confidence = mean_i (c_i
-    if u_i > 0 else 1 - c_i)`, both 0 where nothing is said. A box that is said twice counts once.
+    is above the threshold, else 0. `R_iou = sum_i u_i / max(predicted boxes, boxes there)` and `R_confidence = mean_i
+    (c_i if u_i > 0 else 1 - c_i)`, both 0 where nothing is predicted. A box that is predicted twice counts once.
 
     Args:
         box: float32 `[M, 4]`, left, top, right and bottom.
         confidence: float32 `[M]`, from 0 to 1.
-        said: bool `[M]`, others are padding.
+        predicted: bool `[M]`, others are padding.
         truth: float32 `[G, 4]`.
         there: bool `[G]`, others are padding.
         threshold: of the overlap.
@@ -47,18 +47,18 @@ def detection_rewards(
     """
     num_boxes = box.shape[0]
     earlier = jnp.arange(num_boxes)[None, :] < jnp.arange(num_boxes)[:, None]
-    same = jnp.all(box[:, None] == box[None], axis=-1) & said[None, :]
-    said = said & ~jnp.any(same & earlier, axis=1)
+    same = jnp.all(box[:, None] == box[None], axis=-1) & predicted[None, :]
+    predicted = predicted & ~jnp.any(same & earlier, axis=1)
     overlap = jnp.where(there[None, :], box_iou(box[:, None], truth[None]), 0.0)
-    order = jnp.argsort(jnp.where(said, -confidence, jnp.inf), stable=True)
+    order = jnp.argsort(jnp.where(predicted, -confidence, jnp.inf), stable=True)
     left, right, total = there, jnp.zeros(num_boxes, bool), jnp.zeros(())
     for place in range(num_boxes):
         index = order[place]
         free = jnp.where(left, overlap[index], 0.0)
         taken, best = jnp.argmax(free), jnp.max(free)
-        fits = said[index] & (best > threshold)
+        fits = predicted[index] & (best > threshold)
         left = left & ~(fits & (jnp.arange(left.shape[0]) == taken))
         right, total = right.at[index].set(fits), total + jnp.where(fits, best, 0.0)
-    count = jnp.sum(said)
-    sure = jnp.sum(jnp.where(said, jnp.where(right, confidence, 1.0 - confidence), 0.0))
+    count = jnp.sum(predicted)
+    sure = jnp.sum(jnp.where(predicted, jnp.where(right, confidence, 1.0 - confidence), 0.0))
     return total / jnp.maximum(jnp.maximum(count, jnp.sum(there)), 1), sure / jnp.maximum(count, 1)

@@ -9,7 +9,7 @@ from jaxagents.types import Array, Episode, Layout
 def screens_of(episode: Episode) -> Episode:
     """Leaves the instruction and the observations of episodes, all of which are seen at the end of the last one.
 
-    What was said or thought is no token any more, and no position counts it. One place counts as sampled: the one after
+    Answers and thoughts are no tokens any more, and no position counts it. One place counts as sampled: the one after
     the last observation, whose value is what a judge thinks of the episode, see `learners.turn_values`.
 
     Args:

@@ -1,4 +1,4 @@
-"""Rewards of the form of what is said: `(view, *, axis_name, ...) -> reward [B, T]`."""
+"""Rewards of the format of actions: `(view, *, axis_name, ...) -> reward [B, T]`."""
 
 import jax.numpy as jnp
 

@@ -101,7 +101,7 @@ def majority_success(answer: Array, votes: Array, success: Array) -> Array:
 def distinct_successes(history: Array, valid: Array, success: Array) -> Array:
     """Counts the different ways in which the episodes of each group succeed.
 
-    Two episodes went the same way where they lasted as long and acted in the same states, however they said it.
+    Two episodes went the same way where they lasted as long and acted in the same states, in whatever words.
 
     Args:
         history: integers `[n, G, T]`, fingerprints of the states that G episodes of each of n tasks acted in.

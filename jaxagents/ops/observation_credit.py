@@ -18,7 +18,7 @@ def gae_every_token(
 ) -> Credit:
     """Computes `gae_token` over all tokens of an episode but the first of each turn, as if the policy had sampled them.
 
-    A step of the trace then leads from what was said to the first token of the answer, whose value is bootstrapped
+    A step of the trace then leads from the action to the first token of the answer, whose value is bootstrapped
     from, and observations of many tokens decay what comes after them; advantages are standardised over all of them.
 
     Args:

@@ -41,7 +41,7 @@ class Session:
 
     Attributes:
         request: what to run.
-        progress: hears of everything.
+        progress: shows what is run.
         failures: by arm, why it could not be run.
         starts: that were loaded, by what determines them and by seed.
         checked: papers whose metrics and budgets hold.

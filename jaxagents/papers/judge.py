@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
 
         Args:
             trial: whether the runs are of small variants or other settings, which say nothing about the claim.
-            changed: whether something is not as it was registered, which is told behind the verdict.
+            changed: whether something is not as it was registered, which is printed behind the verdict.
         """
         if changed:
             return f"{self.describe(trial=trial)}, changed since registered"

@@ -156,13 +156,13 @@ def wanted_arms(paper: Paper, request: Request) -> list[Arm]:
 
 
 def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[str], Any]) -> Job:
-    """Finds what is missing of an arm; damaged files are set aside, which `say` hears, and are missing.
+    """Finds what is missing of an arm; damaged files are set aside, which `say` reports, and are missing.
 
     Args:
         paper: that names the arm.
         composed: the arm.
         request: what to run.
-        say: hears of damaged files.
+        say: reports damaged files.
 
     Returns:
         The job; nothing is built.

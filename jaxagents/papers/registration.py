@@ -32,7 +32,7 @@ class Registration(NamedTuple):
         hash: of the content.
         commit: of the repository; "+changes" where files differed from it, None outside of one.
         time: UTC.
-        content: headline, secondary, checks, seeds and arms as the files said them, and the hashes of the resolved
+        content: headline, secondary, checks, seeds and arms as in the files, and the hashes of the resolved
             arms: option files that an arm takes count, too.
     """
 
@@ -129,7 +129,7 @@ def register(
         settings: hashes of its resolved arms by name.
         again: registers what has changed since, beside the first one; pages flag it from then on.
         files: of the paper and its study; those that are not committed are marked by "+changes" behind the commit.
-        say: hears of them.
+        say: reports them.
 
     Returns:
         The registration.

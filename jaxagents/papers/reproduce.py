@@ -251,7 +251,7 @@ def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> lis
             stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
             stdout=sys.stderr.fileno(),
             env={**shared, **os.environ},
-            start_new_session=True,  # Ctrl-C is heard by this process alone, which says so once.
+            start_new_session=True,  # Ctrl-C reaches this process alone, which reports it once.
         )
         for number in range(num_workers)
     ]

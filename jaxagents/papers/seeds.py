@@ -64,7 +64,7 @@ def train_seeds(
         seeds: of the runs.
         params: that the runs start from, with a leading axis of seeds where there are several; None: random ones.
         first_stage: number of the first of `stages` within the experiment.
-        progress: hears of every chunk.
+        progress: updated after every chunk.
 
     Returns:
         Curves and parameters. Every run has the evaluation of what came out as its last point.

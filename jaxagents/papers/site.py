@@ -125,7 +125,7 @@ def write_worlds(
         folder: of the site.
         worlds: see `find_worlds`.
         num_episodes: of each world, the levels in turn.
-        say: hears of every world before it is played.
+        say: reports every world before it is played.
     """
     folder = Path(folder) / "worlds"
     folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def prepare_starts(
         seeds: one start each.
         results: folder that small ones are kept in.
         cache: folder that large ones are kept in.
-        say: hears what is trained, and which file is damaged.
+        say: reports what is trained, and which file is damaged.
 
     Returns:
         The starts by seed.

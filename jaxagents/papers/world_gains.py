@@ -49,7 +49,7 @@ def measure_gains(
         num_episodes: of an evaluation, each on a task of its own.
         task_seed: of these tasks.
         overrides: further ones, for trials.
-        say: hears what is trained.
+        say: reports what is trained.
 
     Yields:
         A row per world and seed: `world`, `seed`, `num_episodes`, digest of the `base_params`, the metrics of `base`

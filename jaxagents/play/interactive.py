@@ -40,7 +40,7 @@ def play_text(
 
     Args:
         loaded: the policy and its world.
-        person: hears and types.
+        person: reads and types.
         role: of the person: "none" the policy plays, "agent" the person types the actions, "environment" the person
             types the observations.
         seed: of tasks and randomness.
@@ -243,7 +243,7 @@ def _example(environment: Environment) -> str:
 
 
 def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callable:
-    """Makes `(params, chat, observation, prompt, key) -> (chat, said, valid)` for one conversation; None begins it."""
+    """Makes `(params, chat, observation, prompt, key) -> (chat, answer, valid)` of one conversation; None begins it."""
 
     @jax.jit
     def begin(params: Params, prompt: Array | None) -> conversation.Conversation:
@@ -266,7 +266,7 @@ def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callab
 
 
 def _read_turn(policy: LanguagePolicy, turn: Turn, reply: TokensOfTurn) -> Turn:
-    """Adds what was said, the first row, to the turn of a transcript."""
+    """Adds an answer, the first row, to the turn of a transcript."""
     row = jax.tree.map(lambda leaf: np.asarray(leaf)[0], reply)
     decode, mask = policy.tokenizer.decode, row.token_mask
     thought = row.action_mask & row.thought_mask

@@ -30,7 +30,7 @@ class Person(NamedTuple):
 
 
 def at_terminal(output: TextIO | None = None) -> Person:
-    """Returns the person at stdin; what they hear goes to `output`, stdout by default.
+    """Returns the person at stdin; what they read goes to `output`, stdout by default.
 
     In a terminal, lines can be edited, and the tabulator completes; lines that are piped in are repeated.
     """

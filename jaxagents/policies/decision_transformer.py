@@ -1,4 +1,4 @@
-"""Policies that are told what return to reach, and see the latest steps: decision transformers."""
+"""Policies conditioned on the return to reach, which see the latest steps: decision transformers."""
 
 from typing import Any
 
@@ -155,7 +155,7 @@ def _episodes(age: Array, first: Array, remembered: int) -> Array:
 
 
 def condition_on_returns(carry: Window, batch: Sample) -> tuple[Window, PolicyInput, Array]:
-    """Describes what a decision transformer was told in sequences of a data set: the returns that were reached.
+    """Describes the inputs of a decision transformer in sequences of a data set: the returns that were reached.
 
     Args:
         carry: of the policy, at the beginning.

@@ -1,4 +1,4 @@
-"""Actor-critics that are told what they did and what it paid, and can adapt within an episode (RL^2)."""
+"""Actor-critics that see their last action and its reward, and can adapt within an episode (RL^2)."""
 
 import math
 from typing import Any

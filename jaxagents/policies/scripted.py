@@ -10,6 +10,7 @@ from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
 _SHARPNESS = 50.0  # Of the logits: the script is hardly ever left.
 _SCALE = 0.02  # Of the noise before squashing.
+_MAX_TORQUE = 2.0  # In N m, the bound of actions of Pendulum-v1.
 
 
 class Behavior(NamedTuple):
@@ -39,11 +40,8 @@ def make_cartpole_expert() -> Behavior:
     return _behavior(choose)
 
 
-def make_pendulum_expert(*, max_torque: float = 2.0) -> Behavior:
+def make_pendulum_expert() -> Behavior:
     """Makes the player that swings the pendulum of Pendulum-v1 up by its energy, and holds it by a linear controller.
-
-    Args:
-        max_torque: in N m, the bound of the actions.
 
     Returns:
         The behaviour; its returns are about those of trained agents, -150 on average.
@@ -56,11 +54,11 @@ def make_pendulum_expert(*, max_torque: float = 2.0) -> Behavior:
         cosine, sine, velocity = observation[..., 0], observation[..., 1], observation[..., 2]
         # Of a rod of 1 kg and 1 m with gravity 10 m / s^2; it is 5 J at rest at the top.
         energy = jnp.square(velocity) / 6.0 + 5.0 * cosine
-        swing = max_torque * jnp.sign(velocity) * jnp.sign(5.0 - energy)
+        swing = _MAX_TORQUE * jnp.sign(velocity) * jnp.sign(5.0 - energy)
         hold = -(10.0 * sine + 2.0 * velocity)
-        torque = jnp.clip(jnp.where((cosine > 0.8) & (jnp.abs(velocity) < 4.0), hold, swing), -max_torque, max_torque)
-        loc = unsquash(torque, low=-max_torque, high=max_torque)[..., None]
-        return TanhNormal(loc=loc, scale=jnp.full_like(loc, _SCALE), low=-max_torque, high=max_torque)
+        torque = jnp.clip(jnp.where((cosine > 0.8) & (jnp.abs(velocity) < 4.0), hold, swing), -_MAX_TORQUE, _MAX_TORQUE)
+        loc = unsquash(torque, low=-_MAX_TORQUE, high=_MAX_TORQUE)[..., None]
+        return TanhNormal(loc=loc, scale=jnp.full_like(loc, _SCALE), low=-_MAX_TORQUE, high=_MAX_TORQUE)
 
     return _behavior(choose)
 

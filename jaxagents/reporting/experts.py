@@ -21,7 +21,7 @@ def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) 
         seed: of tasks and randomness.
 
     Returns:
-        What was said.
+        The transcript.
 
     Raises:
         ValueError: it is no text world.

@@ -57,7 +57,7 @@ class _Track:
     best: dict[str, float] = field(default_factory=dict)  # by phase
     loss: float = math.nan  # where nothing is played, as in supervised learning
     last_line: float = -math.inf
-    untold: bool = False
+    outdated: bool = False
 
 
 def open_progress(
@@ -132,20 +132,20 @@ def _update_line(
     track: _Track, title: str, stream: TextIO, steps: int, metrics: Mapping[str, Any], planned: int | None = None
 ) -> None:
     _observe(track, steps, metrics, planned)
-    track.untold = True
+    track.outdated = True
     if track.clock() - track.last_line >= _LINE_SECONDS:
         _tell(track, title, stream)
 
 
 def _close_line(track: _Track, title: str, stream: TextIO) -> None:
-    if track.untold:
+    if track.outdated:
         _tell(track, title, stream)
 
 
 def _tell(track: _Track, title: str, stream: TextIO) -> None:
     percent = 100 * track.history[-1][2] / track.total_steps
     _print(stream, f"{title}: {percent:.0f} %, {', '.join(_describe(track))}")
-    track.last_line, track.untold = track.clock(), False
+    track.last_line, track.outdated = track.clock(), False
 
 
 def _observe(track: _Track, steps: int, metrics: Mapping[str, Any], planned: int | None) -> None:

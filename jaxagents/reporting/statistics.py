@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special  # Not scipy.stats, which takes half a second to import.
 
+_NUM_RESAMPLES = 2000  # Of a bootstrap interval.
+
 
 class Interval(NamedTuple):
     """A mean and its interval; floats, or arrays `[...]`."""
@@ -98,10 +100,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def by_seed(*values: Mapping[int, float]) -> list[np.ndarray]:
-    """Lays values of several arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
-    seeds = sorted(set().union(*values))
-    return [np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in values]
+def by_seed(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Lays values of two arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
+    seeds = sorted({*first, *second})
+    own, other = (np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in (first, second))
+    return own, other
 
 
 def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
@@ -186,7 +189,6 @@ def bootstrap_interval(
     statistic: Callable[[np.ndarray], float],
     *,
     confidence: float = 0.95,
-    num_resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
     """Computes the percentile interval of a statistic of all values, whose seeds are drawn again within every task.
@@ -195,7 +197,6 @@ def bootstrap_interval(
         values: by task, `[seeds]`; tasks may have different numbers of seeds.
         statistic: of the values of all tasks, `[n] -> float`.
         confidence: mass of the interval.
-        num_resamples: how often seeds are drawn.
         seed: of the draws.
 
     Returns:
@@ -208,7 +209,7 @@ def bootstrap_interval(
         Agarwal et al. (2021), Deep reinforcement learning at the edge of the statistical precipice, section 4.1.
     """
     values, generator = [_finite(task) for task in values], np.random.default_rng(seed)
-    drawn = [task[generator.integers(task.size, size=(num_resamples, task.size))] for task in values]
+    drawn = [task[generator.integers(task.size, size=(_NUM_RESAMPLES, task.size))] for task in values]
     outcomes = [statistic(row) for row in np.concatenate(drawn, axis=1)]
     low, high = np.quantile(outcomes, [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
     return float(low), float(high)

@@ -24,7 +24,7 @@ def make_advised_collector(
 
     Args:
         environment: single instance, of discrete actions.
-        policy: acts; it is not told.
+        policy: acts; it does not see the advice.
         advice: `(observation [T, B, ...]) -> float32 [T, B, A]`, in units of the value; null for none.
         shaping: `(transition) -> [T, B]`, added to the rewards, see `ops.advice_rewards`; null for nothing.
         num_envs: see `make_rollout_collector`.

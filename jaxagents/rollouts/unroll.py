@@ -141,7 +141,7 @@ def make_rollout_collector(
 
 
 def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: TimeStep, **extras: Any) -> Transition:
-    """Makes the record of a step: what the policy was told, what it did, and what came of it."""
+    """Makes the record of a step: the input of the policy, what it did, and what came of it."""
     names = ("perspective", "next_action_mask", "next_agent_mask")
     return Transition(
         observation=inputs.observation,
@@ -163,7 +163,7 @@ def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: 
 def make_policy_input(
     timestep: TimeStep, first: Array, previous_action: Array, noise: PyTree | None = None
 ) -> PolicyInput:
-    """Makes what a policy is told of the step that environments stand before, leaves `[B, ...]`."""
+    """Makes the policy input of the step that environments stand before, leaves `[B, ...]`."""
     action, reward = clear_first(first, (previous_action, timestep.reward))
     return PolicyInput(
         observation=timestep.observation,

@@ -32,13 +32,11 @@ class Samples:
     Attributes:
         action: int32.
         reward: float32.
-        behavior_log_prob: float32, under the policy that drew the action.
         reference_log_prob: float32, under the reference.
     """
 
     action: Array
     reward: Array
-    behavior_log_prob: Array
     reference_log_prob: Array
 
 
@@ -78,13 +76,6 @@ def reward_weighted(log_prob: Array, samples: Samples, *, temperature: Array | f
 def reinforce(log_prob: Array, samples: Samples) -> Array:
     """Computes `-A log pi(a)` with rewards standardised within the group, `[S, M, N]`."""
     return -_standardized(samples.reward) * log_prob
-
-
-def ppo(log_prob: Array, samples: Samples, *, clip_epsilon: Array | float = 0.2) -> Array:
-    """Computes PPO's clipped loss with rewards standardised within the group, `[S, M, N]`."""
-    advantage, ratio = _standardized(samples.reward), jnp.exp(log_prob - samples.behavior_log_prob)
-    clipped = jnp.clip(ratio, 1.0 - clip_epsilon, 1.0 + clip_epsilon)
-    return -jnp.minimum(ratio * advantage, clipped * advantage)
 
 
 def ipo_of_pairs(log_prob: Array, samples: Samples, *, coefficient: Array | float = 0.05) -> Array:
@@ -201,7 +192,6 @@ def _train(
         return Samples(
             action=action,
             reward=rewards[action],
-            behavior_log_prob=_of_actions(log_probs, action),
             reference_log_prob=reference[action],
         )
 

@@ -10,7 +10,7 @@ from jaxagents.language.collect import make_dialogue_evaluator
 from jaxagents.types import Array, Environment, LanguagePolicy, Params
 
 KINDS = ("direct", "attributes", "tool", "compound", "told", "implied", "compound_pair")
-"""Levels of the world: the first four are for one, the last three for two, of which only `told` says so."""
+"""Levels of the world: the first four are for one, the last three for two; only `told` names both."""
 NUM_SINGLE = 4
 
 
@@ -54,8 +54,8 @@ def by_kind(success: Array) -> Mapping[str, Array]:
         success: `[7 n]`.
 
     Returns:
-        `success` of all, `success_<kind>`, `success_single` of the kinds for one, `gap_pair`, by how much two who are
-        not told to lift together do worse than one, and `gap_implied`, by how much they do worse than if they are.
+        `success` of all, `success_<kind>`, `success_single` of the kinds for one, `gap_pair`, by how much two without
+        the instruction to lift together do worse than one, and `gap_implied`, by how much worse than with it.
     """
     rates = jnp.mean(success.reshape(-1, len(KINDS)), axis=0)
     of_kinds = dict(zip(KINDS, rates, strict=True))

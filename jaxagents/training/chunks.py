@@ -93,7 +93,7 @@ def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dic
 
 
 def mean_evaluation(stage: Stage, params: Params, *, is_last: bool) -> dict[str, np.ndarray]:
-    """Evaluates a policy: means over the episodes as `eval/<name>`, `[]`, with seeds `[seeds]`; no `success` untold."""
+    """Evaluates a policy: means over episodes as `eval/<name>`, `[]`, with seeds `[seeds]`; no NaN `success`."""
     episodes = dict((stage.evaluate_last if is_last else stage.evaluate)(params))
     if "success" in episodes and np.all(np.isnan(episodes["success"])):
         del episodes["success"]

@@ -91,7 +91,7 @@ def command(
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
     """Makes the main of a script in `experiments/` of a function of the composed config.
 
-    What a user can mend is said in one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
+    What a user can mend is printed as one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
     failed, 130 after Ctrl-C, 75 after SIGTERM, where the run was saved and can go on. `HYDRA_FULL_ERROR=1` shows the
     traceback instead. With `-m`, every combination is a process of its own: no setting of one leaks into the next, one
     that fails does not stop the others, and the exit code is 1 when any did. Options may name modules of the folder
@@ -174,7 +174,7 @@ def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
     Args:
         show_traceback: does nothing.
     """
-    # They print what is said below: a function that a module lacks, and what failed on the host within a program.
+    # They print what is reported below: a function that a module lacks, and what failed on the host within a program.
     loggers = [logging.getLogger(name) for name in ("hydra.utils", "jax._src.callback")]
     logged: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A full disk: how it is told from other faults, and one line in place of what every thread says of it."""
+"""A full disk: how it is distinguished from other faults, and one line in place of one from every thread."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the mains: what is said, what a second one does, and how a process ends at once."""
+"""Ctrl-C and SIGTERM in the mains: what is printed, what a second one does, and how a process ends at once."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ def interrupts_of_callbacks() -> Iterator[None]:
 
 @contextmanager
 def interrupts_at_once() -> Iterator[None]:
-    """Ends the process in one line at Ctrl-C in the block, the imports of a main, which hears nothing yet."""
+    """Ends the process in one line at Ctrl-C in the block, the imports of a main, which handles nothing yet."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -103,7 +103,7 @@ def hear_interrupts(polled: bool = False) -> Iterator[Callable[[], bool]]:
     Yields:
         `() -> bool`, whether there was a Ctrl-C, dropped or not.
     """
-    # A parent that works in the background has its children ignore Ctrl-C; and an outer block of this hears for all.
+    # A parent that works in the background has its children ignore Ctrl-C; and an outer block of this serves for all.
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         with _while_set(_polled if polled else threading.Event()):
@@ -155,7 +155,7 @@ def watch_signals() -> Iterator[Callable[[], bool]]:
 
     Yields:
         `() -> bool`, True when it is time to save and end. With several processes, all must ask at the same moments of
-        the run: the signal of one is heard by all.
+        the run: the signal of one reaches all.
     """
     from jaxagents.training.processes import any_process  # The command line reads this file before it needs jax.
 
@@ -201,7 +201,7 @@ def end_at_second_signal() -> Iterator[None]:
     """Ends the process at once at the second Ctrl-C or SIGTERM, whatever it waits for.
 
     Python's handlers run in the main thread, between two of its instructions: while it waits for a compiled program,
-    which may wait for a function of the user's, they hear nothing. Hence a thread that reads which signals came.
+    which may wait for a function of the user's, they receive nothing. Hence a thread that reads which signals came.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -254,7 +254,7 @@ def end_at_once(quiet: bool = True) -> Iterator[None]:
     Args:
         quiet: until the last instruction, threads print nothing of what an interrupt broke off, such as half a save.
     """
-    from jaxagents.training.full_disk import quiet_threads  # Not before the imports of a main hear Ctrl-C.
+    from jaxagents.training.full_disk import quiet_threads  # Not before the imports of a main handle Ctrl-C.
 
     with quiet_threads() if quiet else contextlib.nullcontext():
         try:

@@ -106,7 +106,7 @@ def _environment_explained(resolved: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _mistake_in(config: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with the shapes of an environment; None where nothing is, or where it cannot be told."""
+    """Returns what is wrong with the shapes of an environment; None where nothing is, or where it cannot be known."""
     try:
         environment = instantiate(config)
         if isinstance(environment, Environment):
@@ -117,7 +117,7 @@ def _mistake_in(config: Mapping[str, Any]) -> str | None:
 
 
 def require_traceable(experiment: Experiment) -> None:
-    """Traces every stage as the loop will run it, so that what does not fit is said before anything is compiled.
+    """Traces every stage as the loop will run it, so that what does not fit is reported before anything is compiled.
 
     What is traced here is not traced again by the loop, except under `pmap`, whose stages are left out.
 

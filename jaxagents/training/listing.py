@@ -1,15 +1,16 @@
 """What can be run: worlds, algorithms and experiments, with the first sentence of their files."""
 
+from collections.abc import Container
 from pathlib import Path
 
 import yaml
 
 SECTIONS = {
-    "world/*.yaml": "Worlds, `world=<name>` with an algorithm; `--list world=<name>` says which fit:",
-    "algorithm/*.yaml": "Algorithms, `algorithm=<name>` with a world that it fits:",
+    "world/*.yaml": "Worlds{}, `world=<name>`; what fits one: `--list world=<name>`:",
+    "algorithm/*.yaml": "Algorithms{}, `algorithm=<name>` with a world that it fits:",
     "experiment/*.yaml": "Experiments, `experiment=<name>`; `<algorithm>_<world>`: tuned for the pair:",
     "method/*.yaml": "Methods of papers, `+method=<id>` with a world and an algorithm that it fits:",
-    "papers/*/*.yaml": "Papers, `python experiments/reproduce.py paper=<name>`:",
+    "papers/*/*.yaml": "Papers{}, `python experiments/reproduce.py paper=<name>`:",
 }
 
 
@@ -29,7 +30,7 @@ def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
 
 
 def list_choices(folder: str | Path, *own: str | Path, world: str | None = None, width: int = 120) -> str:
-    """Lists the option files of `SECTIONS`, a line each.
+    """Lists the option files of `SECTIONS` by family, a line each.
 
     Args:
         folder: `configs`.
@@ -40,18 +41,29 @@ def list_choices(folder: str | Path, *own: str | Path, world: str | None = None,
     Returns:
         The text.
     """
-    fitting = [] if world is None else [name for name, worlds in fitting_worlds(folder).items() if world in worlds]
+    fits, in_words = fitting_worlds(folder), worlds_in_words(folder)
+    fitting = [name for name, worlds in fits.items() if world in worlds]
+    of_language = {*in_words, *(name for name, worlds in fits.items() if {*worlds} <= {*in_words})}
     parts = []
     for pattern, title in SECTIONS.items():
         found = [path for one in (folder, *own) for path in Path(one).glob(pattern)]
         files = sorted(found, key=lambda path: path.stem)
         if world is not None:
             files = [path for path in files if path.stem in fitting or path.stem.endswith(f"_{world}")]
-        described = {path.stem: sentence for path in files if (sentence := _first_comment(path))}
-        indent = max(map(len, described), default=0) + 4
-        lines = [f"  {name:<{indent - 2}}{_cut(sentence, width - indent)}" for name, sentence in described.items()]
-        parts += ["\n".join([title, *lines])] if lines else []
+        for family in sorted({_family(path, of_language) for path in files}):
+            members = [path for path in files if _family(path, of_language) == family]
+            described = {path.stem: sentence for path in members if (sentence := _first_comment(path))}
+            indent = max(map(len, described), default=0) + 4
+            lines = [f"  {name:<{indent - 2}}{_cut(sentence, width - indent)}" for name, sentence in described.items()]
+            parts += ["\n".join([title.format(family), *lines])] if lines else []
     return "\n\n".join(parts)
+
+
+def _family(path: Path, of_language: Container[str]) -> str:
+    """Returns what the heading of a file adds to that of its section."""
+    if path.parent.name in ("world", "algorithm"):
+        return " of language models" if path.stem in of_language else " of arrays"
+    return f" of {path.parent.name}" if path.parent.parent.name == "papers" else ""
 
 
 def _first_comment(path: Path) -> str:

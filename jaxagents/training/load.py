@@ -218,7 +218,7 @@ def load_stage(
 ) -> LoadedStage:
     """Rebuilds what a run trained and restores a checkpoint whose digest holds.
 
-    Of several stages, it is the last one that has a checkpoint; `on_fallback` hears when that is not the run's end.
+    Of several stages, it is the last one that has a checkpoint; `on_fallback` is called when that is not the run's end.
 
     Args:
         path: run directory.
@@ -226,7 +226,7 @@ def load_stage(
             the newest one that is whole.
         step: number of one of the last checkpoints, in updates; `which` does not count then.
         stage: name of another stage.
-        on_fallback: hears why another checkpoint than the wanted one is used.
+        on_fallback: called with the reason why another checkpoint than the wanted one is used.
 
     Returns:
         The stage and its parameters.

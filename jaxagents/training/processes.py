@@ -54,7 +54,7 @@ def join_processes(
     alarm = threading.Timer(timeout_seconds, _end, [message])
     alarm.daemon = True
     alarm.start()
-    jax.config.update("jax_enable_preemption_service", False)  # It hears SIGTERM, too, and lets nobody else.
+    jax.config.update("jax_enable_preemption_service", False)  # It takes SIGTERM, too, and lets nobody else.
     try:
         jax.distributed.initialize(
             *given,
@@ -144,7 +144,7 @@ def on_all_processes(work: Callable[[], _Result]) -> _Result:
     error = None
     try:
         result = work()
-    except Exception as raised:  # Whatever it is, the others must hear of it.
+    except Exception as raised:  # Whatever it is, the others must know of it.
         error = raised
     messages = _exchange(None if error is None else str(error))
     if error is not None:

@@ -109,7 +109,7 @@ def warn_of_lost_metrics(run_dir: Path, update: int, say: Callable[[str], None])
     Args:
         run_dir: of the run.
         update: of the checkpoint, counted over all stages.
-        say: hears it.
+        say: reports it.
     """
     last = max((row["update"] for row in read_metrics(run_dir)), default=0)
     if last < update:

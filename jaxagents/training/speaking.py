@@ -27,10 +27,10 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         policy: speaks; it has learned conversations, such as those of `collector=transcripts`.
 
     Returns:
-        `(params, messages, *, key=None, max_tokens=64) -> text`. `messages` is what the user says, or all that was said
-        so far, `[{"role": "user", "content": "..."}, ...]`, the user's last. The most probable tokens are said, with
-        `key` they are sampled. ValueError where the tokenizer lacks a word, the text is too long, or the last message
-        is not the user's.
+        `(params, messages, *, key=None, max_tokens=64) -> text`. `messages` is what the user says, or the whole
+        conversation so far, `[{"role": "user", "content": "..."}, ...]`, the user's last. The most probable tokens are
+        generated, with `key` they are sampled. ValueError where the tokenizer lacks a word, the text is too long, or
+        the last message is not the user's.
     """
     ends = policy.tokenizer.ends
 
@@ -56,7 +56,7 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
 
         Args:
             messages: what the user says, or `[{"role": "user", "content": "..."}, ...]`, the user's last.
-            key: to sample; without, the most probable tokens are said.
+            key: to sample; without, the most probable tokens are generated.
             max_tokens: after which the answer is cut.
 
         Returns:
@@ -123,7 +123,7 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
             messages: `[{"role": "user", "content": "..."}, ...]`, the assistant's last.
 
         Returns:
-            `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `said`, which tokens the assistant says.
+            `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `completion_mask`, True in answers.
 
         Raises:
             ValueError: the tokenizer lacks a word, or the text is too long.

@@ -1,9 +1,9 @@
 """The store of results: a JSON file for every result, which knows what was asked for.
 
 A record holds the hash of the settings that it was asked with, the versions and the commit that it was made with, its
-fields, and a digest of all of this: a damaged file is told from a whole one, and one of other settings from one of
-today's. Other code is not told from today's: where a change of code changes what the settings mean, a `version` among
-them is raised by hand.
+fields, and a digest of all of this: a damaged file is distinguished from a whole one, and one of other settings from
+one of today's. Other code is not distinguished from today's: where a change of code changes what the settings mean, a
+`version` among them is raised by hand.
 """
 
 import hashlib

@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1  # See prctl(2).
 
 
 def end_with_sweep() -> None:
-    """Has a job of a sweep hear SIGTERM, after which it saves and ends, when the process that started it is gone."""
+    """Sends SIGTERM to a job of a sweep, after which it saves and ends, when the process that started it is gone."""
     parent = os.environ.pop(_PARENT, None)
     if parent is None or not sys.platform.startswith("linux"):
         return

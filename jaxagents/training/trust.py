@@ -126,7 +126,7 @@ def _walk(node: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 def _is_trusted(target: Any, modules: Sequence[str]) -> bool:
     if not isinstance(target, str):
-        return True  # No function, which is said where it would be built.
+        return True  # No function, which is reported where it would be built.
     if target in _FUNCTIONS:
         return True
     is_own = _is_in(target, _OWN) and not _EFFECTS.match(target.rpartition(".")[2])
@@ -135,7 +135,7 @@ def _is_trusted(target: Any, modules: Sequence[str]) -> bool:
     try:
         function = find_function(target, "_target_")
     except (ValueError, ImportError):
-        return True  # There is none, which is said where it would be built.
+        return True  # There is none, which is reported where it would be built.
     # A module has the modules that it imports as attributes, and so all that is in these.
     return _is_in(str(getattr(function, "__module__", None)), (*_OWN, *modules))
 

@@ -152,7 +152,7 @@ def _sizes(environment: Environment, settings: Mapping[str, Any]) -> list[str]:
 
 
 def transcript(environment: Environment, *, level: int = 0, seed: int = 0) -> list[str]:
-    """Plays an episode of the expert on a held-out task; returns lines of what is seen, thought, and said."""
+    """Plays an episode of the expert on a held-out task; returns lines of observations, thoughts and actions."""
     interface, words = environment.text, partial(sentence, environment.text.words)
     task_key, reset_key, key = jax.random.split(jax.random.key(seed), 3)
     task = jax.jit(interface.sample_held_out_task)(task_key, jnp.int32(level))

@@ -21,7 +21,6 @@ from jaxagents.types.environments import (
     Task,
     TextInterface,
     TimeStep,
-    Window,
 )
 from jaxagents.types.language import (
     CausalMask,
@@ -112,7 +111,6 @@ __all__ = [
     "TaskSource",
     "Tokenizer",
     "Transition",
-    "Window",
     "input_of",
     "input_of_successor",
 ]

@@ -34,19 +34,7 @@ class Several(NamedTuple):
     most: int
 
 
-class Window(NamedTuple):
-    """A place of a pattern at which at most `most` words of a text stand, as they follow each other there.
-
-    Attributes:
-        words: int32 `[n]`.
-        most: of them.
-    """
-
-    words: np.ndarray
-    most: int
-
-
-Pattern = tuple[np.ndarray | Choice | Several | Window, ...]
+Pattern = tuple[np.ndarray | Choice | Several, ...]
 """Places in a row. An array is int32 `[A, n]`: one of A phrases of at most n word ids (-1: none) stands there."""
 
 
@@ -158,15 +146,15 @@ class TextInterface:
     `TimeStep.action_mask`, where a world gives one, says which rows of `actions` are admissible.
 
     Attributes:
-        words: every phrase the world can say or hear; a word id is an index into them.
+        words: every phrase of observations and actions; a word id is an index into them.
         actions: int32 numpy `[A, M]`, every well-formed action; None where they are too many to be listed.
         expert: `(key, state) -> (action int32 [M], thought int32 [H] | None)`, solves every task; in games it plays all
             seats, as well as it can. The thought is what it thinks before this action; None where it does not think.
         fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
         sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
         num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
-        prompt: `(task) -> int32 [P]`, said once before the first observation; None when there is nothing to say.
-        patterns: what can be said; None where that is any word in any place.
+        prompt: `(task) -> int32 [P]`, given once before the first observation; None when there is nothing to say.
+        patterns: of the texts; None where that is any word in any place.
         examples: int32 numpy `[X, M]`, actions in which every word stands that may stand somewhere; None for `actions`.
         draw: `(key, state) -> action int32 [M]`, an admissible action drawn at random; None for a row of `actions`.
         distance: `(state) -> float32 []`, the fewest actions to a success, `inf` where there is none left; None where

@@ -1,4 +1,4 @@
-"""Language: episodes of tokens, tokenizers, models and policies that speak."""
+"""Language: episodes of tokens, tokenizers, language models and their policies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -193,7 +193,7 @@ class Demonstrated:
 
     Attributes:
         own: `Episode` of `n * G` rows, the G of a task one after the other.
-        demonstration: `Episode` of n rows, the tasks in the same order; what the expert said counts as sampled.
+        demonstration: `Episode` of n rows, the tasks in the same order; the tokens of the expert count as sampled.
     """
 
     own: Episode

@@ -143,7 +143,7 @@ REPLICATED = -1
 
 @struct.dataclass
 class PolicyInput:
-    """What a policy is told of every step, leaves `[T, B, ...]`, with agents `[T, B, N, ...]` but for `first`.
+    """Inputs of a policy at every step, leaves `[T, B, ...]`, with agents `[T, B, N, ...]` but for `first`.
 
     Attributes:
         observation: of the step.
@@ -165,7 +165,7 @@ class PolicyInput:
 
 
 def input_of(transition: Transition) -> PolicyInput:
-    """Returns what a policy was told at each step, leaves `[T, B, ...]`."""
+    """Returns the inputs of a policy at each step, leaves `[T, B, ...]`."""
     return PolicyInput(
         observation=transition.observation,
         first=transition.first,
@@ -177,7 +177,7 @@ def input_of(transition: Transition) -> PolicyInput:
 
 
 def input_of_successor(transition: Transition) -> PolicyInput:
-    """Returns what a policy would be told at the true successor of each step, leaves `[T, B, ...]`."""
+    """Returns the inputs of a policy at the true successor of each step, leaves `[T, B, ...]`."""
     return PolicyInput(
         observation=transition.next_observation,
         first=jnp.zeros_like(transition.first),

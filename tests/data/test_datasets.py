@@ -53,8 +53,8 @@ def test_a_seed_makes_the_same_data_and_rows_take_turns_in_noise(swings):
     # Steps follow each other.
     np.testing.assert_array_equal(swings.next_observation[:-1], swings.observation[1:])
     expert = make_pendulum_expert()
-    told = jax.vmap(lambda observation: expert.policy.apply((), (), _input(observation))[1].mode())(swings.observation)
-    distance = np.abs(np.asarray(told - swings.action))[..., 0]
+    best = jax.vmap(lambda observation: expert.policy.apply((), (), _input(observation))[1].mode())(swings.observation)
+    distance = np.abs(np.asarray(best - swings.action))[..., 0]
     assert distance[:, 0::2].max() < 0.2 < distance[:, 1::2].mean()
 
 

@@ -48,12 +48,12 @@ def test_episodes_of_minari_come_in_the_order_of_their_numbers(tmp_path):
     fields = {}
     for number in (10, 2):
         ends = {"terminations": np.array([0, number == 2]), "truncations": np.array([0, number == 10])}
-        told = {
+        extra = {
             "observations": SEEN[:3] + number,
             "actions": np.zeros((2, 1)),
             "rewards": np.array([number, 0.5]),
         } | ends
-        fields |= {f"episode_{number}/{name}": value for name, value in told.items()}
+        fields |= {f"episode_{number}/{name}": value for name, value in extra.items()}
     transition = load_hdf5(write(tmp_path / "main_data.hdf5", fields), PENDULUM)()
     np.testing.assert_array_equal(transition.reward[:, 0], [2.0, 0.5, 10.0, 0.5])
     np.testing.assert_array_equal(transition.terminated[:, 0], [0, 1, 0, 0])

@@ -119,13 +119,13 @@ def test_results_without_an_id_belong_to_the_first_open_call():
 
 
 def test_prompts_and_messages_of_weight_0_are_read_only():
-    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    (one,) = from_row({"prompt": said, "completion": [{"role": "assistant", "content": "d"}]}, id="a")
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    (one,) = from_row({"prompt": chat, "completion": [{"role": "assistant", "content": "d"}]}, id="a")
     assert [turn.weight for turn in one.turns] == [0.0, None]
-    answers = ([*said, {"role": "assistant", "content": word}] for word in "de")
+    answers = ([*chat, {"role": "assistant", "content": word}] for word in "de")
     chosen, rejected = from_row(dict(zip(("chosen", "rejected"), answers)), id="a")
     assert [turn.weight for turn in (*chosen.turns, *rejected.turns)] == [0.0, None, 0.0, None]
-    (other,) = from_row({"messages": [said[0], {**said[1], "weight": 0}], "tools": "[]"}, id="a")
+    (other,) = from_row({"messages": [chat[0], {**chat[1], "weight": 0}], "tools": "[]"}, id="a")
     assert [turn.weight for turn in other.turns] == [0.0] and other.tools is None
     with pytest.raises(ValueError, match=r"`turns\[0\].weight` must be at least 0, got -1"):
-        from_row({"messages": [said[0], {**said[1], "weight": -1}]}, id="a")
+        from_row({"messages": [chat[0], {**chat[1], "weight": -1}]}, id="a")

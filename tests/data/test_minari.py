@@ -12,6 +12,7 @@ from jaxagents.data.minari import save_minari
 from jaxagents.environments.adapters.gymnax import make_environment
 from jaxagents.environments.tmaze import make_environment as make_tmaze
 from jaxagents.types import Box, Transition
+from tests.fakes import make_transition
 
 pytest.importorskip("h5py", reason="h5py is not installed; see the extra `datasets`.")
 PENDULUM = make_environment("Pendulum-v1")
@@ -27,8 +28,8 @@ def dataset():
     observation = jnp.arange(18.0).reshape(3, 2, 3)
     flags = {name: jnp.array(value, bool) for name, value in FLAGS.items()}
     action, reward = jnp.full((3, 2, 1), jnp.arctanh(0.5)), jnp.arange(6.0).reshape(3, 2)
-    told = {"behavior_log_prob": reward, "next_observation": observation + 0.1}
-    return Transition(observation=observation, action=action, reward=reward, **told, **flags)
+    fields = {"behavior_log_prob": reward, "next_observation": observation + 0.1}
+    return Transition(observation=observation, action=action, reward=reward, **fields, **flags)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +64,8 @@ def test_what_is_written_is_read_back(folder):
 
 def test_spaces_of_integers_have_their_number(tmp_path):
     def steps():
-        zeros = jnp.zeros((2, 1))
         seen = jnp.zeros((2, 1, *maze.observation_space.shape))
-        flags = dict.fromkeys(("terminated", "truncated", "first"), zeros > 0)
-        told = {"reward": zeros, "behavior_log_prob": zeros, "next_observation": seen}
-        return Transition(observation=seen, action=jnp.zeros((2, 1), jnp.int32), **told, **flags)
+        return make_transition((2, 1), observation=seen, action=jnp.zeros((2, 1), jnp.int32))
 
     maze = make_tmaze(corridor_length=2)
     written = save_minari(tmp_path, steps, maze, dataset_id="maze-v0")

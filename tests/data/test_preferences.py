@@ -51,13 +51,13 @@ def test_the_preferred_transcript_comes_first(written, lake, tmp_path):
     np.testing.assert_array_equal(episode.success, [True, False] * 16)
     np.testing.assert_array_equal(episode.group, np.repeat(np.arange(16), 2))
     np.testing.assert_array_equal(success_against_failure(episode).pair[1::2], np.arange(0, 32, 2))
-    said = [tuple(tokens[mask].tolist()) for tokens, mask in zip(np.asarray(episode.tokens), episode.token_mask)]
+    acted = [tuple(tokens[mask].tolist()) for tokens, mask in zip(np.asarray(episode.tokens), episode.token_mask)]
     alone = make(lake, policy, rows[:2], tmp_path / "first.jsonl")
     _, first, _ = alone.collect(alone.init(KEY, params), params, KEY)
     preferred, other = (tuple(first.tokens[row][first.token_mask[row]].tolist()) for row in (0, 1))
-    assert preferred != other and (preferred, other) in set(zip(said[::2], said[1::2]))
-    assert (other, preferred) not in set(zip(said[::2], said[1::2]))
-    assert len(set(zip(said[::2], said[1::2]))) == 3
+    assert preferred != other and (preferred, other) in set(zip(acted[::2], acted[1::2]))
+    assert (other, preferred) not in set(zip(acted[::2], acted[1::2]))
+    assert len(set(zip(acted[::2], acted[1::2]))) == 3
 
 
 @pytest.mark.exhaustive
@@ -98,7 +98,7 @@ def test_what_is_no_pair_is_refused(written, lake, tmp_path, change, message):
 
 
 @pytest.fixture
-def speaker(lake, speak):
+def actor(lake, speak):
     return speak(lake, tokenizer=byte_level, prompt=False)
 
 
@@ -107,17 +107,17 @@ def write(path, rows):
     return str(path)
 
 
-def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, speaker, tmp_path):
+def test_rows_of_chosen_and_rejected_answers_are_pairs(lake, actor, tmp_path):
     row = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
     paths = write(tmp_path / "rows.jsonl", [row, row, {"prompt": "1", "chosen": "a", "rejected": "b"}])
-    collector = make_preference_collector(lake, speaker, paths=paths, num_pairs=8, row_length=24)
+    collector = make_preference_collector(lake, actor, paths=paths, num_pairs=8, row_length=24)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    answers = [actor.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))]
     assert set(zip(answers[::2], answers[1::2])) == {("4", "five"), ("a", "b")}
 
 
-def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, tmp_path):
-    read, shown = speaker.tokenizer.encode, {"user": "U:{}", "assistant": "A:{}$"}
+def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(actor, tmp_path):
+    read, shown = actor.tokenizer.encode, {"user": "U:{}", "assistant": "A:{}$"}
 
     def write_chat(messages, tools=()):
         parts = [read(shown[one["role"]].format(one["content"])) for one in messages]
@@ -126,25 +126,25 @@ def test_pairs_and_labels_are_written_in_the_chat_format_of_the_policy(speaker, 
         return ChatTokens(sum(parts, []), message, [False] * len(message), 0)
 
     chat = ChatTemplate(write_chat, None, read("$")[0], (read("$")[0],))
-    talker = SimpleNamespace(tokenizer=speaker.tokenizer, lexicon=SimpleNamespace(chat=chat))
+    player = SimpleNamespace(tokenizer=actor.tokenizer, lexicon=SimpleNamespace(chat=chat))
     pair = {"prompt": "2 + 2", "chosen": "4", "rejected": "five"}
-    labels = [{"prompt": "2 + 2", "completion": said, "label": good} for said, good in (("4", True), ("five", False))]
+    labels = [{"prompt": "2 + 2", "completion": acted, "label": good} for acted, good in (("4", True), ("five", False))]
     for make_collector, rows, number in (
         (make_preference_collector, [pair], {"num_pairs": 4}),
         (make_label_collector, labels, {"num_rows": 16}),
     ):
         path = write(tmp_path / "rows.jsonl", rows)
-        collector = make_collector(None, talker, paths=path, row_length=24, **number)
+        collector = make_collector(None, player, paths=path, row_length=24, **number)
         _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
         tokens, masks = (
             np.asarray(leaf).reshape(len(episode.success), -1) for leaf in (episode.tokens, episode.token_mask)
         )
-        texts = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(tokens, masks)}
+        texts = {actor.tokenizer.decode(row[mask]) for row, mask in zip(tokens, masks)}
         assert texts == {"U:2 + 2A:4$", "U:2 + 2A:five$"}
 
 
 @pytest.mark.parametrize("make", [make_preference_collector, make_label_collector])
-def test_a_row_that_is_too_long_is_named_with_the_setting_that_holds_it(lake, speaker, tmp_path, make):
+def test_a_row_that_is_too_long_is_named_with_the_setting_that_holds_it(lake, actor, tmp_path, make):
     pairs = make is make_preference_collector
     rows = [{"prompt": "2 + 2", "chosen": "4", "rejected": text} for text in ("5", 60 * "six")]
     if not pairs:
@@ -155,21 +155,21 @@ def test_a_row_that_is_too_long_is_named_with_the_setting_that_holds_it(lake, sp
         "try collector.row_length=188, or leave that line out"
     )
     with pytest.raises(ValueError, match=message):
-        make(lake, speaker, paths=path, row_length=24, **{"num_pairs" if pairs else "num_rows": 2})
-    make(lake, speaker, paths=path, row_length=188, **{"num_pairs" if pairs else "num_rows": 2})
+        make(lake, actor, paths=path, row_length=24, **{"num_pairs" if pairs else "num_rows": 2})
+    make(lake, actor, paths=path, row_length=188, **{"num_pairs" if pairs else "num_rows": 2})
 
 
-def said(episode):
+def acted(episode):
     """Tokens and masks of what is said, without its end."""
     return episode.tokens[:, 0, :-1], episode.action_mask[:, 0, :-1] & episode.action_mask[:, 0, 1:]
 
 
-def test_labelled_rows_need_no_pair(lake, speaker, tmp_path):
+def test_labelled_rows_need_no_pair(lake, actor, tmp_path):
     rows = [{"prompt": "2 + 2", "completion": text, "label": text == "4"} for text in ("4", "5", "6")]
     paths = write(tmp_path / "rows.jsonl", rows)
-    collector = make_label_collector(lake, speaker, paths=paths, num_rows=48, row_length=24)
+    collector = make_label_collector(lake, actor, paths=paths, num_rows=48, row_length=24)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = [speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))]
+    answers = [actor.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))]
     assert set(answers) == {"4", "5", "6"}
     np.testing.assert_array_equal(episode.success, [text == "4" for text in answers])
     found = success_against_failure(episode)
@@ -186,19 +186,19 @@ def test_labelled_rows_need_no_pair(lake, speaker, tmp_path):
         ([True, True], "got True in all of them"),
     ],
 )
-def test_labels_that_say_nothing_are_refused(lake, speaker, tmp_path, labels, message):
+def test_labels_that_say_nothing_are_refused(lake, actor, tmp_path, labels, message):
     rows = [{"prompt": "2 + 2", "completion": str(i), "label": label} for i, label in enumerate(labels)]
     with pytest.raises(ValueError, match=message):
-        make_label_collector(lake, speaker, paths=write(tmp_path / "a.jsonl", rows), num_rows=2, row_length=24)
+        make_label_collector(lake, actor, paths=write(tmp_path / "a.jsonl", rows), num_rows=2, row_length=24)
 
 
-def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_path):
+def test_pairs_that_are_too_long_are_left_out_where_asked(lake, actor, tmp_path):
     rows = [{"prompt": "2 + 2", "chosen": "4", "rejected": "five" * 9}, {"prompt": "1", "chosen": "a", "rejected": "b"}]
     paths, reports = write(tmp_path / "rows.jsonl", rows), []
-    make = partial(make_preference_collector, lake, speaker, paths=paths, num_pairs=4)
+    make = partial(make_preference_collector, lake, actor, paths=paths, num_pairs=4)
     collector = make(row_length=24, on_error="skip", report=reports.append)
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    answers = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
+    answers = {actor.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))}
     assert answers == {"a", "b"}
     assert reports == ["1 of 2 are longer than collector.row_length=24: skipped."]
     with pytest.raises(ValueError, match="`collector.row_length` must hold every transcript, got 2 for the"):
@@ -209,8 +209,8 @@ def test_pairs_that_are_too_long_are_left_out_where_asked(lake, speaker, tmp_pat
     ]
     label_paths = write(tmp_path / "labels.jsonl", labels)
     collector = make_label_collector(
-        *(lake, speaker), paths=label_paths, num_rows=16, row_length=24, on_error="skip", report=reports.append
+        *(lake, actor), paths=label_paths, num_rows=16, row_length=24, on_error="skip", report=reports.append
     )
     _, episode, _ = collector.collect(collector.init(KEY, {}), {}, KEY)
-    told = {speaker.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, said(episode)))}
-    assert told == {"a", "c"}
+    result = {actor.tokenizer.decode(row[mask]) for row, mask in zip(*map(np.asarray, acted(episode)))}
+    assert result == {"a", "c"}

@@ -49,11 +49,11 @@ def test_tokens_by_hand(tokenizer):
     weights = {"prompt": 5, "observation": 0.25, "thought": 2}
     first, second = encode(trajectory, tokenizer, weights=weights)
     o, t, a, e = (tokenizer.marks[name] for name in ("observation", "think", "act", "end"))
-    said, result = 'b\n{"name": "f", "arguments": {"x": 1}}', '{"y": 2}\nc'
+    answer, result = 'b\n{"name": "f", "arguments": {"x": 1}}', '{"y": 2}\nc'
     parts = [
         (5, [*b"p"]),
         (0.25, [o, *b"a", a]),
-        (1, [*said.encode(), e]),
+        (1, [*answer.encode(), e]),
         (0.25, [o, *result.encode(), t]),
         (2, [*b"d", a]),
         (1, [e]),

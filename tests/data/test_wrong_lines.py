@@ -24,9 +24,9 @@ USER, ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content"
     ],
 )
 def test_wrong_lines_are_refused_with_their_field(line, message):
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         parse_row(json.dumps(line).encode())
-    assert str(told.value) == message
+    assert str(error.value) == message
 
 
 def test_a_field_that_stands_twice_is_refused():

@@ -86,9 +86,9 @@ def test_every_form_of_an_expectation_is_printed_as_the_guide_says(row):
 def test_no_form_of_an_expectation_is_left_out():
     with pytest.raises(ValueError, match="must be {better") as refused:
         make_expectations("x", ["?"], "success", True, "abc")
-    told = {tuple(re.findall(r"(\w+):", form)) for form in re.findall(r"{[^}]*}", str(refused.value))}
+    result = {tuple(re.findall(r"(\w+):", form)) for form in re.findall(r"{[^}]*}", str(refused.value))}
     shown = {tuple(re.findall(r"(\w+):", row["in the file"])) for row in table("in the file")}
-    assert {frozenset(form) for form in told} == {frozenset({*form} - {"metric"}) for form in shown}
+    assert {frozenset(form) for form in result} == {frozenset({*form} - {"metric"}) for form in shown}
 
 
 @pytest.mark.parametrize("row", table("mean"), ids=lambda row: row["interval"])

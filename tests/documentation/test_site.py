@@ -121,11 +121,11 @@ def address(site):
 
 @pytest.mark.exhaustive
 def test_a_browser_reads_and_searches_it_without_an_error_or_a_request_elsewhere(site, address, browser):
-    told, asked = [], []
+    errors, asked = [], []
     for scheme, look in (("light", "default"), ("dark", "slate")):
         page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         for root in (address, site.as_uri()):
             for name in ("index.html", "slots/advantage.html"):
@@ -135,4 +135,4 @@ def test_a_browser_reads_and_searches_it_without_an_error_or_a_request_elsewhere
     page.goto(f"{address}/index.html", wait_until="load")
     page.locator("[data-md-component=search-query]").fill("exploitability")
     page.locator(".md-search-result__link").first.wait_for(timeout=20000)
-    assert told == [] and [url for url in asked if not url.startswith(("file:", "data:", address))] == []
+    assert errors == [] and [url for url in asked if not url.startswith(("file:", "data:", address))] == []

@@ -50,7 +50,7 @@ def play(environment, actions, key=KEY):
     return timesteps
 
 
-def told(timesteps, name):
+def metric(timesteps, name):
     return [float(timestep.info["metrics"][name]) for timestep in timesteps]
 
 
@@ -59,8 +59,8 @@ def test_the_world_hears_the_same_actions_and_calls_are_counted():
     timesteps = play(environment, [(1, 2), (4, 5), (3, 3), (0, 0)])
     assert environment.action_space == Discrete(6)
     np.testing.assert_array_equal([t.reward for t in timesteps], [[0, 0], [1, 2], [1, 2], [0, 0], [0, 0]])
-    assert told(timesteps, "calls") == [0, 0, 1, 2, 2]
-    np.testing.assert_allclose(told(timesteps, "call_rate"), [0, 0, 1 / 2, 2 / 3, 2 / 4])
+    assert metric(timesteps, "calls") == [0, 0, 1, 2, 2]
+    np.testing.assert_allclose(metric(timesteps, "call_rate"), [0, 0, 1 / 2, 2 / 3, 2 / 4])
     for timestep in timesteps:
         np.testing.assert_array_equal(timestep.action_mask, np.concatenate([MASK, MASK], axis=-1))
     assert play(with_calls(make_pair(None)), [])[0].action_mask is None
@@ -87,7 +87,7 @@ def test_a_budget_is_seen_by_the_team_where_there_is_a_view_of_it():
 
 def test_nothing_is_called_after_the_end():
     timesteps = play(with_calls(make_pair(max_steps=1), max_calls=2), [(3, 3), (3, 3)])
-    assert told(timesteps, "calls") == [0, 1, 1] and told(timesteps, "call_rate") == [0, 1, 1]
+    assert metric(timesteps, "calls") == [0, 1, 1] and metric(timesteps, "call_rate") == [0, 1, 1]
     np.testing.assert_array_equal(timesteps[2].observation, timesteps[1].observation)
 
 

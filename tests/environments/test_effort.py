@@ -28,10 +28,10 @@ def play(environment, actions):
 
 def test_effort_is_measured_and_paid_for_only_where_it_has_a_scale():
     table = make_environment(num_discs=0, progress_reward=5.0, ends=False, max_steps=4)
-    told, totals, timestep = play(with_effort(table, limit=0.4, scale=2.0), ACTIONS)
+    rates, totals, timestep = play(with_effort(table, limit=0.4, scale=2.0), ACTIONS)
     np.testing.assert_allclose(totals, [0.0, *-np.cumsum(EXCESS)], rtol=1e-5)
     untold, same, _ = play(with_effort(table), [*ACTIONS, *ACTIONS])
-    np.testing.assert_allclose(told - untold[:4], -2.0 * EXCESS, atol=1e-5)
+    np.testing.assert_allclose(rates - untold[:4], -2.0 * EXCESS, atol=1e-5)
     assert timestep.truncated and not np.any(untold[4:]) and np.all(same[4:] == same[4])
     with pytest.raises(ValueError, match="`environment` must have one agent of bounded actions"):
         with_effort(table.__class__(**{**vars(table), "action_space": Discrete(2)}))

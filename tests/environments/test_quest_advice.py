@@ -44,16 +44,16 @@ def test_what_is_seen_is_what_is_there():
 
         def step(carry, key):
             state, timestep = carry
-            told = jax.vmap(lambda action: distance(ways, quest.move(state.inner, action)))(jnp.arange(5))
+            advice = jax.vmap(lambda action: distance(ways, quest.move(state.inner, action)))(jnp.arange(5))
             following = world.step(key, state, jax.random.randint(key, (), 0, 5))
             over = timestep.terminated | timestep.truncated
-            return following, (jnp.where(over, 0.0, told), jnp.where(over, 0.0, steps_left(timestep.observation)))
+            return following, (jnp.where(over, 0.0, advice), jnp.where(over, 0.0, steps_left(timestep.observation)))
 
         return jax.lax.scan(step, (state, timestep), jax.random.split(walk_key, 12))[1]
 
-    told, seen = jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(0), 48))
-    assert np.isfinite(told).mean() > 0.9 and len(np.unique(told)) > 10
-    np.testing.assert_array_equal(told, seen)
+    advice, seen = jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(0), 48))
+    assert np.isfinite(advice).mean() > 0.9 and len(np.unique(advice)) > 10
+    np.testing.assert_array_equal(advice, seen)
 
 
 @pytest.mark.exhaustive

@@ -20,8 +20,8 @@ def make_team(*, world_state=None):
     """Two agents see `[10 i + t, 1]`; the second dies in the first step, and the episode ends with the third."""
 
     def info(time):
-        told = {"agent_mask": jnp.stack([jnp.ones((), bool), time == 0])}
-        return told if world_state is None else told | {"world_state": world_state + time}
+        fields = {"agent_mask": jnp.stack([jnp.ones((), bool), time == 0])}
+        return fields if world_state is None else fields | {"world_state": world_state + time}
 
     def observe(time):
         return jnp.stack([jnp.array([0.0, 10.0]) + time, jnp.ones(2)], axis=-1)

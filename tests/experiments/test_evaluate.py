@@ -128,9 +128,9 @@ def test_teams_of_all_seeds_and_runs_play_with_each_other(call_main, tmp_path):
         assert call_main("train.py", *options, f"run_dir={tmp_path / name}").returncode == 0
     paths = (f"path={tmp_path / 'a'}", f"cross_play=[{tmp_path / 'b'}]")
     result = call_main("evaluate.py", *paths, "num_episodes=8")
-    told = json.loads(result.stdout.splitlines()[-1])
-    assert told["teams"] == ["a[0]", "a[1]", "b"] and np.shape(told["episode_return"]) == (3, 3)
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["teams"] == ["a[0]", "a[1]", "b"] and np.shape(found["episode_return"]) == (3, 3)
     own = evaluate_run(tmp_path / "b", num_episodes=8)["metrics"]["episode_return"]["mean"]
-    assert told["episode_return"][2][2] == pytest.approx(own, abs=1e-6)
+    assert found["episode_return"][2][2] == pytest.approx(own, abs=1e-6)
     alone = call_main("evaluate.py", f"path={tmp_path / 'b'}", "cross_play=[]")
     assert alone.returncode == 2 and "`cross_play` must have two teams or more, got b" in alone.stderr

@@ -183,9 +183,9 @@ def test_nothing_leaks_into_an_environment_that_is_named_alone(environment):
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(choices, message):
-    with pytest.raises(ValueError, match=message) as told:
+    with pytest.raises(ValueError, match=message) as error:
         build(resolve(compose(CONFIGS, *choices, "quick=true")))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ LONG = (
 def interrupt(tmp_path):
     """Returns `(is_time, script, *overrides, told=1) -> lines on stderr`: a main that hears Ctrl-C when it is time."""
 
-    def call(is_time, script, *overrides, told=1):
+    def call(is_time, script, *overrides, most=1):
         command = [sys.executable, str(ROOT / "experiments" / script), *overrides]
         errors = tmp_path / "stderr"
         with open(errors, "w", encoding="utf-8") as stderr:
@@ -48,8 +48,8 @@ def interrupt(tmp_path):
         lines = errors.read_text().splitlines()
         assert process.returncode == 130, lines
         assert not [line for line in lines if "Traceback" in line or "KeyboardInterrupt" in line], lines
-        assert [line.startswith("Interrupted") for line in lines[-told:]] == [True] * told, lines
-        assert sum(line.startswith("Interrupted") for line in lines) == told, lines
+        assert [line.startswith("Interrupted") for line in lines[-most:]] == [True] * most, lines
+        assert sum(line.startswith("Interrupted") for line in lines) == most, lines
         return lines
 
     return call
@@ -127,7 +127,7 @@ def test_jobs_of_a_sweep_end_with_it(interrupt, tmp_path):
     def has_trained(pid, errors):
         return list(sweep.glob("*/metrics.jsonl"))
 
-    lines = interrupt(has_trained, "train.py", "-m", *LONG, "seed=0,1", f"hydra.sweep.dir={sweep}", told=2)
+    lines = interrupt(has_trained, "train.py", "-m", *LONG, "seed=0,1", f"hydra.sweep.dir={sweep}", most=2)
     # The job, and the sweep; their order is open.
     assert any(f"train.py resume={sweep}/0_seed=0 goes on" in line for line in lines)
     assert any(line.endswith(f"with hydra.sweep.dir={sweep} goes on with the sweep.") for line in lines)

@@ -23,7 +23,7 @@ REWARDED = ("world=bandit", "algorithm=grpo", "stages=[]", "quick=true", "collec
 
 
 @pytest.fixture
-def said(monkeypatch, capsys, tmp_path):
+def fails(monkeypatch, capsys, tmp_path):
     """Returns `(script, arguments) -> line`: runs a main, which must end with exit code 2 and one line on stderr."""
 
     def run(script, arguments):
@@ -267,29 +267,29 @@ def said(monkeypatch, capsys, tmp_path):
         ("report.py", ["results_folder=nowhere"], "nowhere"),
     ],
 )
-def test_a_mistake_is_one_line(said, script, arguments, line, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line(fails, script, arguments, line, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "reward_of_a_user.py").write_text("def score(completions, **kwargs): return [0.0]\n")
-    assert line in said(script, arguments)
+    assert line in fails(script, arguments)
 
 
-def test_a_suite_that_is_not_installed_is_named_with_its_extra(said, monkeypatch):
+def test_a_suite_that_is_not_installed_is_named_with_its_extra(fails, monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     monkeypatch.delitem(sys.modules, "gymnax.registration", raising=False)
-    line = said("train.py", ["world=cartpole", "algorithm=ppo", "quick=true"])
+    line = fails("train.py", ["world=cartpole", "algorithm=ppo", "quick=true"])
     assert line == "Error: `gymnax` must be installed for this environment; run `pip install 'jaxagents[gymnax]'`.\n"
 
 
-def test_options_name_modules_of_the_folder_where_the_command_is_given(said, monkeypatch, tmp_path):
+def test_options_name_modules_of_the_folder_where_the_command_is_given(fails, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "module_of_a_user.py").write_text("def make(size):\n    raise ValueError(f'size is {size}')\n")
     folder = tmp_path / "own" / "environment"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("_target_: module_of_a_user.make\nsize: 3\n")
-    assert said("train.py", ["--config-dir=own", "environment=mine", "environment.size=4"]) == "Error: size is 4\n"
+    assert fails("train.py", ["--config-dir=own", "environment=mine", "environment.size=4"]) == "Error: size is 4\n"
 
 
-def test_a_world_of_a_user_with_another_shape_is_named(said, monkeypatch, tmp_path):
+def test_a_world_of_a_user_with_another_shape_is_named(fails, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [*sys.path])
     lines = (
         "import dataclasses",
@@ -300,7 +300,7 @@ def test_a_world_of_a_user_with_another_shape_is_named(said, monkeypatch, tmp_pa
     (tmp_path / "world_of_a_user.py").write_text("\n".join(lines))
     (tmp_path / "own" / "environment").mkdir(parents=True)
     (tmp_path / "own" / "environment" / "mine.yaml").write_text("_target_: world_of_a_user.make\n")
-    line = said("train.py", ["--config-dir=own", "environment=mine", "algorithm=ppo", "quick=true"])
+    line = fails("train.py", ["--config-dir=own", "environment=mine", "algorithm=ppo", "quick=true"])
     assert line.startswith("Error: `observation` of `reset` must be float32 [5], got float32 [4]; mend")
 
 
@@ -345,7 +345,7 @@ SHARDS = ("experiment=ppo_cartpole", "devices=fsdp", "optimizer.flatten=false", 
         ),
     ],
 )
-def test_checkpoints_meshes_and_actors_that_do_not_fit(said, tmp_path, monkeypatch, arguments, line):
+def test_checkpoints_meshes_and_actors_that_do_not_fit(fails, tmp_path, monkeypatch, arguments, line):
     monkeypatch.setitem(sys.modules, "ray", None)
     for name, changes in {"mamba": {"model_type": "mamba"}, "small": {}}.items():
         (tmp_path / name).mkdir()
@@ -353,7 +353,7 @@ def test_checkpoints_meshes_and_actors_that_do_not_fit(said, tmp_path, monkeypat
     shutil.copytree(tmp_path / "small", tmp_path / "shape")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "shape" / name).write_text('{"version": "1.0"}')
-    assert line in said("train.py", [*arguments, "devices.compilation_cache=null"])
+    assert line in fails("train.py", [*arguments, "devices.compilation_cache=null"])
 
 
 @pytest.mark.exhaustive
@@ -379,8 +379,8 @@ def test_a_job_that_fails_does_not_stop_the_sweep(call_main, tmp_path):
     assert [job["result"]["seed"] for job in jobs if job["result"]] == [0, 1]
     assert all(job["result"]["run_dir"] == job["folder"] for job in jobs if job["result"])
     assert [job["folder"].rpartition("/")[2] for job in jobs] == ["0_seed=0", "1_seed=-1", "2_seed=1"]
-    (told,) = [line for line in result.stderr.splitlines() if line.startswith("Next: python experiments/compare.py ")]
-    _, _, arguments = told.partition("compare.py ")
+    (advice,) = [line for line in result.stderr.splitlines() if line.startswith("Next: python experiments/compare.py ")]
+    _, _, arguments = advice.partition("compare.py ")
     compared = call_main("compare.py", *shlex.split(arguments))
     assert compared.returncode == 0 and (tmp_path / "a sweep" / "comparison.png").is_file(), compared.stderr
     evaluated = call_main("evaluate.py", f"path={jobs[2]['folder']}", "quick=true")

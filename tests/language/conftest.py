@@ -19,7 +19,7 @@ class Family(NamedTuple):
     eos: str
 
 
-def said(expression):
+def model(expression):
     """Returns the part of a template that writes what the assistant says."""
     return "{%- generation %}{{- " + expression + " }}{%- endgeneration %}"
 
@@ -30,12 +30,12 @@ def plain(template):
 
 
 _CALLS = r"""
-    {%- set ns.said = ns.said or '' %}
+    {%- set ns.content = ns.content or '' %}
     {%- for call in m.tool_calls or [] %}
       {%- set call = call.function or call %}
       {%- set one = '{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}' %}
-      {%- set before = '\n' if ns.said or not loop.first else '' %}
-      {%- set ns.said = ns.said + before + '<tool_call>\n' + one + '\n</tool_call>' %}
+      {%- set before = '\n' if ns.content or not loop.first else '' %}
+      {%- set ns.content = ns.content + before + '<tool_call>\n' + one + '\n</tool_call>' %}
     {%- endfor %}"""
 _RESULTS = r"""
     {{- '<|im_start|>user' if messages[loop.index0 - 1].role != 'tool' else '' }}
@@ -47,7 +47,7 @@ _TOOLS = r"""
 # A default text of the system, calls and results of tools in the turns of assistant and user.
 QWEN_25 = (
     r"""
-{%- set ns = namespace(said='') %}
+{%- set ns = namespace(content='') %}
 {%- set given = messages[0].role == 'system' %}
 {{- '<|im_start|>system\n' + (messages[0].content if given else 'You are Qwen, created by Alibaba Cloud.') }}"""
     + _TOOLS
@@ -58,11 +58,11 @@ QWEN_25 = (
     + _RESULTS
     + r"""
   {%- elif m.role == 'assistant' %}
-    {%- set ns.said = m.content %}"""
+    {%- set ns.content = m.content %}"""
     + _CALLS
     + r"""
     {{- '<|im_start|>assistant\n' }}"""
-    + said("ns.said + '<|im_end|>'")
+    + model("ns.content + '<|im_end|>'")
     + r"""{{- '\n' }}
   {%- elif not (loop.first and given) %}
     {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
@@ -73,7 +73,7 @@ QWEN_25 = (
 # Thoughts of turns before the user's last question are left out, and the last turn always has some.
 QWEN_3 = (
     r"""
-{%- set ns = namespace(said='', thought='', last=messages | length) %}
+{%- set ns = namespace(content='', thought='', last=messages | length) %}
 {%- set given = messages[0].role == 'system' %}
 {%- if given or tools %}
   {{- '<|im_start|>system\n' + (messages[0].content if given else '') }}"""
@@ -87,19 +87,19 @@ QWEN_3 = (
     + _RESULTS
     + r"""
   {%- elif m.role == 'assistant' %}
-    {%- set ns.said = m.content if m.content is string else '' %}
+    {%- set ns.content = m.content if m.content is string else '' %}
     {%- set ns.thought = m.reasoning_content if m.reasoning_content is string else '' %}
-    {%- if '</think>' in ns.said and not ns.thought %}
-      {%- set ns.thought = ns.said.split('</think>')[0].split('<think>')[-1].strip('\n') %}
-      {%- set ns.said = ns.said.split('</think>')[-1].lstrip('\n') %}
+    {%- if '</think>' in ns.content and not ns.thought %}
+      {%- set ns.thought = ns.content.split('</think>')[0].split('<think>')[-1].strip('\n') %}
+      {%- set ns.content = ns.content.split('</think>')[-1].lstrip('\n') %}
     {%- endif %}"""
     + _CALLS
     + r"""
     {%- if loop.index0 > ns.last and (loop.last or ns.thought) %}
-      {%- set ns.said = '<think>\n' + ns.thought.strip('\n') + '\n</think>\n\n' + ns.said.lstrip('\n') %}
+      {%- set ns.content = '<think>\n' + ns.thought.strip('\n') + '\n</think>\n\n' + ns.content.lstrip('\n') %}
     {%- endif %}
     {{- '<|im_start|>assistant\n' }}"""
-    + said("ns.said + '<|im_end|>'")
+    + model("ns.content + '<|im_end|>'")
     + r"""{{- '\n' }}
   {%- elif not (loop.first and given) %}
     {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
@@ -120,11 +120,11 @@ LLAMA_3 = (
   {%- if m.role == 'assistant' and m.tool_calls %}
     {%- set call = m.tool_calls[0].function %}
     {{- turn('assistant', '') }}"""
-    + said(r"""'{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}<|eot_id|>'""")
+    + model(r"""'{"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}<|eot_id|>'""")
     + r"""
   {%- elif m.role == 'assistant' %}
     {{- turn('assistant', '') }}"""
-    + said("(m.content | trim) + '<|eot_id|>'")
+    + model("(m.content | trim) + '<|eot_id|>'")
     + r"""
   {%- elif m.role == 'tool' %}
     {{- turn('ipython', m.content + '<|eot_id|>') }}
@@ -150,7 +150,7 @@ LLAMA_2 = (
   {%- if m.role == 'user' %}
     {{- bos_token + '[INST] ' + ((system if loop.first else '') + m.content) | trim + ' [/INST]' }}
   {%- else %}"""
-    + said("' ' + (m.content | trim) + ' ' + eos_token")
+    + model("' ' + (m.content | trim) + ' ' + eos_token")
     + r"""{%- endif %}
 {%- endfor %}"""
 )
@@ -163,7 +163,7 @@ GEMMA = (
 {%- for m in messages %}
   {{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}
   {%- if m.role == 'assistant' %}"""
-    + said("(m.content | trim) + '<end_of_turn>'")
+    + model("(m.content | trim) + '<end_of_turn>'")
     + r"""{{- '\n' }}
   {%- else %}{{- (m.content | trim) + '<end_of_turn>\n' }}{%- endif %}
 {%- endfor %}
@@ -190,12 +190,12 @@ MISTRAL = (
     {{- '[TOOL_RESULTS]{"content": ' + m.content + '}[/TOOL_RESULTS]' }}
   {%- elif m.tool_calls %}
     {%- set call = m.tool_calls[0].function %}"""
-    + said(
+    + model(
         r"""'[TOOL_CALLS][{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}]' + eos_token"""
     )
     + r"""
   {%- else %}"""
-    + said("m.content + eos_token")
+    + model("m.content + eos_token")
     + r"""{%- endif %}
 {%- endfor %}"""
 )

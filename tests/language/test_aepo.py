@@ -113,14 +113,14 @@ def test_eight_devices_choose_what_one_does(collect, coin_bandit, last):
     collector = make_entropy_control_collector(environment, policy, **SETTINGS, axis_name="devices")
     mapped = jax.vmap(collector.collect, in_axes=(0, None, None), axis_name="devices")
     apart = jax.tree.map(lambda leaf: leaf.reshape(8, -1), start | {"entropy": jnp.full(8, last)})
-    together, episodes, told = jax.jit(mapped)(apart, policy.init(KEY), KEY)
+    together, episodes, result = jax.jit(mapped)(apart, policy.init(KEY), KEY)
     assert episode.control.any()
     for name in ("tokens", "group", "success", "control", "valid"):
         joined = np.asarray(getattr(episodes, name)).reshape(getattr(episode, name).shape)
         np.testing.assert_array_equal(joined, getattr(episode, name), err_msg=name)
     np.testing.assert_allclose(together["entropy"].reshape(-1), alone["entropy"], rtol=1e-6)
-    np.testing.assert_allclose(told["entropy_error"], np.full(8, metrics["entropy_error"]), rtol=1e-5)
-    np.testing.assert_allclose(told["rounds"], np.full(8, (8 + 8) / (8 + 4)))
+    np.testing.assert_allclose(result["entropy_error"], np.full(8, metrics["entropy_error"]), rtol=1e-5)
+    np.testing.assert_allclose(result["rounds"], np.full(8, (8 + 8) / (8 + 4)))
     assert "rounds" not in metrics
 
 

@@ -26,9 +26,9 @@ def longest(tokenizer, texts):
 def test_a_lake_of_sixteen_cells(lake, speak, kind):
     policy = speak(lake, tokenizer=kind)
     cells = " / ".join([" ".join("____")] * 4)
-    said = longest(policy.tokenizer, [f"{cells} nothing happens ."])
+    lines = longest(policy.tokenizer, [f"{cells} nothing happens ."])
     # 16 cells, 3 ends of rows and 2 words of an answer; as bytes 55 with the spaces. Two marks more.
-    assert policy.layout.observation == said + 2 == {word_level: 23, byte_level: 57}.get(kind, said + 2)
+    assert policy.layout.observation == lines + 2 == {word_level: 23, byte_level: 57}.get(kind, lines + 2)
     assert policy.layout.action == longest(policy.tokenizer, ["left", "down", "right", "up"]) + 1
     assert policy.layout.prompt == longest(policy.tokenizer, ["walk to G and keep off O ."])
 
@@ -40,15 +40,15 @@ def test_names_and_numbers(speak, kind):
     of_name = {name: longest(policy.tokenizer, [f"arms {name}"]) for name in names}
     name = max(of_name, key=of_name.get)
     outcomes = [f"{name} pays {points} ." for points in (*range(10), "1 0")] + ["nothing happens ."]
-    said = [f"arms {name} {name} {name} . {outcome}" for outcome in outcomes]
-    assert policy.layout.observation == longest(policy.tokenizer, said) + 2
+    lines = [f"arms {name} {name} {name} . {outcome}" for outcome in outcomes]
+    assert policy.layout.observation == longest(policy.tokenizer, lines) + 2
     assert policy.layout.action == longest(policy.tokenizer, names) + 1
 
 
 def test_poker_in_bytes(speak):
     policy = speak(kuhn.make_environment(), tokenizer=byte_level)
-    said = "you are player 0 , your card is queen , moves pass pass pass . nothing happens ."
-    assert policy.layout.observation == len(said) + 2
+    lines = "you are player 0 , your card is queen , moves pass pass pass . nothing happens ."
+    assert policy.layout.observation == len(lines) + 2
     assert policy.layout.prompt == len("petra plays kuhn poker against petra .")
 
 

@@ -132,11 +132,11 @@ def test_episodes_are_what_the_template_writes(lake, chat_folder, family, prompt
             policy.tokenizer,
             frames=policy.lexicon.frames,
         )
-        said = messages if not rules or family == "gemma" else messages[1:]
+        bot = messages if not rules or family == "gemma" else messages[1:]
         assert trajectory.prompt == rules
         if family != "gemma" or not rules:
             pairs = [text for turn in trajectory.turns for text in (turn.observation, turn.action)]
-            assert pairs == [message["content"] for message in said]
+            assert pairs == [message["content"] for message in bot]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_own_prompts_are_asked_as_the_template_asks_them(chat_folder, family):
         assert texts.prompts[number] == asked[0]["content"]  # As TRL passes them to a reward function.
         if "answer" in rows[row]:
             assert texts.completions[number] == rows[row]["answer"]
-            tokens, said = episode.tokens[number, 0], episode.action_mask[number, 0]
-            assert policy.lexicon.parse(tokens, said, 1)[1] and int(tokens[said][-1]) in policy.tokenizer.ends
+            tokens, bot = episode.tokens[number, 0], episode.action_mask[number, 0]
+            assert policy.lexicon.parse(tokens, bot, 1)[1] and int(tokens[bot][-1]) in policy.tokenizer.ends
         found.add(row > 2)
     assert found == {False, True}
 
@@ -188,8 +188,8 @@ def test_a_turn_ends_with_any_stop_and_each_has_its_own_probability(lake, chatml
     policy = make_chat_policy(lake, source=chatml, model=network, num_turns=1, prompt=False)
     ends = policy.tokenizer.ends
     assert len(ends) == 2 and policy.tokenizer.decode(list(ends)) == ""
-    said = jnp.asarray([*policy.tokenizer.encode("left"), ends[1]])
-    assert policy.lexicon.parse(said, jnp.ones(said.shape, bool), 1)[1]
+    bot = jnp.asarray([*policy.tokenizer.encode("left"), ends[1]])
+    assert policy.lexicon.parse(bot, jnp.ones(bot.shape, bool), 1)[1]
 
 
 CHATS = [
@@ -214,8 +214,8 @@ def test_files_of_chats_are_written_as_the_template_writes_them(lake, chatml, tm
         wanted = template.apply_chat_template(messages, tokenize=False)
         assert template.decode(sequence.tokens) == wanted
         learned = [token for token, weight in zip(sequence.tokens, sequence.loss_weight, strict=True) if weight]
-        said = [message["content"] for message in messages if message["role"] == "assistant"]
-        assert template.decode(learned) == "".join(text + "<|im_end|>" for text in said)
+        bot = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert template.decode(learned) == "".join(text + "<|im_end|>" for text in bot)
     file = tmp_path / "chats.jsonl"
     file.write_text("".join(json.dumps({"messages": messages, "success": True}) + "\n" for messages in CHATS))
     packed = load_packed(file, policy.tokenizer, row_length=128, chat=policy.lexicon.chat)

@@ -23,32 +23,32 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def said(text, **fields):
+def bot(text, **fields):
     return {"role": "assistant", "content": text, **fields}
 
 
 SYSTEM = {"role": "system", "content": "be brief"}
 CALL = {"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln"}}}
 RESULT = {"role": "tool", "tool_call_id": "call00001", "name": "weather", "content": "12"}
-TURNS = [user("left?"), said("left"), user("and now?"), said("right"), user("so?"), said("up")]
+TURNS = [user("left?"), bot("left"), user("and now?"), bot("right"), user("so?"), bot("up")]
 CONVERSATIONS = {
     "one turn": TURNS[:2],
     "a system": [SYSTEM, *TURNS[:2]],
     "three turns": TURNS,
     "a system and three turns": [SYSTEM, *TURNS],
-    "two of the assistant in a row": [user("left?"), said("left"), said("right"), user("so?"), said("up")],
-    "spaces and lines": [user("  left? \n"), said(" \nleft\n\n"), user("\n\nnow "), said("  right  ")],
-    "unicode": [user("naïve 🙂?"), said("日本語 🙂 é")],
+    "two of the assistant in a row": [user("left?"), bot("left"), bot("right"), user("so?"), bot("up")],
+    "spaces and lines": [user("  left? \n"), bot(" \nleft\n\n"), user("\n\nnow "), bot("  right  ")],
+    "unicode": [user("naïve 🙂?"), bot("日本語 🙂 é")],
     "tags of thoughts": [
         user("2"),
-        said("<think>\nhm\n</think>\n\n4"),
+        bot("<think>\nhm\n</think>\n\n4"),
         user("3"),
-        said("<think>\nwell\n</think>\n\n6"),
+        bot("<think>\nwell\n</think>\n\n6"),
     ],
-    "thoughts": [user("2"), said("4", reasoning_content="hm"), user("3"), said("6", reasoning_content="well")],
-    "a tool": [user("weather?"), said("", tool_calls=[CALL]), RESULT, said("it is 12")],
+    "thoughts": [user("2"), bot("4", reasoning_content="hm"), user("3"), bot("6", reasoning_content="well")],
+    "a tool": [user("weather?"), bot("", tool_calls=[CALL]), RESULT, bot("it is 12")],
     "a tool before": [
-        *(SYSTEM, user("weather?"), said("", tool_calls=[CALL]), RESULT, said("it is 12"), user("thanks"), said("bye"))
+        *(SYSTEM, user("weather?"), bot("", tool_calls=[CALL]), RESULT, bot("it is 12"), user("thanks"), bot("bye"))
     ],
 }
 REFUSED = {  # By the templates themselves.

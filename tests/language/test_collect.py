@@ -61,15 +61,15 @@ def test_several_samples_of_every_task_are_judged_alone_and_together(speak):
     episode = make_dialogue(world, policy, group_size=8)(params, jax.random.key(0), jnp.arange(6))
     np.testing.assert_allclose(results["success"], np.asarray(episode.success).reshape(6, 8).mean(axis=1))
     # The answer of most samples, word for word.
-    said = [
+    output = [
         policy.tokenizer.decode(row)
         for row in np.where(episode.action_mask, episode.tokens, 0).reshape(48, -1).tolist()
     ]
     for task in range(6):
         rows = [row for row in range(8 * task, 8 * task + 8) if episode.action_valid[row, 0]]
-        counts = Counter(said[row] for row in rows)
+        counts = Counter(output[row] for row in rows)
         most = max(counts.values(), default=0)
-        wins = [bool(episode.success[row]) for row in rows if counts[said[row]] == most]
+        wins = [bool(episode.success[row]) for row in rows if counts[output[row]] == most]
         np.testing.assert_allclose(results["majority_success"][task], np.mean(wins) if wins else 0.0, rtol=1e-6)
     with pytest.raises(ValueError, match="`greedy` must be false for 2 different samples of a task"):
         make(num_samples=2, greedy=True)

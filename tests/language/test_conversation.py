@@ -25,7 +25,7 @@ ENVIRONMENT = frozenlake.make_environment(sizes=(4,), hole_fractions=(0.2,))
 
 
 @pytest.fixture(scope="module")
-def speaker():
+def actor():
     """A policy with thoughts, a prompt, and a context of two of its three turns; and its parameters."""
     policy = make_language_policy(
         ENVIRONMENT,
@@ -43,9 +43,9 @@ def speaker():
 
 
 @pytest.fixture(scope="module")
-def episode(speaker):
+def episode(actor):
     """What the policy says in a dialogue; four episodes, each with a task of its own."""
-    policy, params = speaker
+    policy, params = actor
     play = make_dialogue(ENVIRONMENT, policy, sampling=Sampling(temperature=1.5))
     return jax.device_get(jax.jit(play)(params, KEY, jnp.arange(4)))
 
@@ -68,32 +68,32 @@ def prompts_of(policy, episode):
 
 
 @pytest.mark.slow
-def test_it_says_what_the_policy_says_in_a_dialogue(speaker, episode):
-    policy, params = speaker
+def test_it_says_what_the_policy_says_in_a_dialogue(actor, episode):
+    policy, params = actor
     layout = policy.layout
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.split(KEY, 3)[2], row))(jnp.arange(4))
-    talk = begin_conversation(policy, 4)
-    talk = read_prompts(policy, params, talk, prompts_of(policy, episode), jnp.ones(4, bool))
+    chat = begin_conversation(policy, 4)
+    chat = read_prompts(policy, params, chat, prompts_of(policy, episode), jnp.ones(4, bool))
     speak = jax.jit(partial(answer, policy))
     assert episode.valid[:, -1].any() and episode.thought_mask.any()
     for turn in range(layout.num_turns):
         live = episode.valid[:, turn]
         turn_keys = jax.vmap(lambda key, turn=turn: jax.random.split(jax.random.fold_in(key, turn), 3)[:2])(keys)
-        talk, said = speak(
-            params, talk, observations_of(policy, episode, turn), keys=turn_keys, sampling=Sampling(temperature=1.5)
+        chat, own = speak(
+            params, chat, observations_of(policy, episode, turn), keys=turn_keys, sampling=Sampling(temperature=1.5)
         )
         for name in ("token_mask", "action_mask", "thought_mask", "position"):
-            np.testing.assert_array_equal(getattr(said, name)[live], getattr(episode, name)[live, turn], err_msg=name)
+            np.testing.assert_array_equal(getattr(own, name)[live], getattr(episode, name)[live, turn], err_msg=name)
         mask = episode.token_mask[live, turn]
-        np.testing.assert_array_equal(said.tokens[live][mask], episode.tokens[live, turn][mask])
+        np.testing.assert_array_equal(own.tokens[live][mask], episode.tokens[live, turn][mask])
         for name in ("behavior_log_prob", "sampling_log_prob"):
-            np.testing.assert_allclose(getattr(said, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
+            np.testing.assert_allclose(getattr(own, name)[live], getattr(episode, name)[live, turn], atol=1e-5)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("longest", [256, 0])  # Tokens of a prompt that is told in bits who sees whom.
-def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode, monkeypatch, longest):
-    policy, params = speaker
+def test_prompts_begin_anew_in_the_rows_that_are_fresh(actor, episode, monkeypatch, longest):
+    policy, params = actor
     if not longest:
         prompt = prompts_of(policy, episode)
         expected = read_prompts(policy, params, begin_conversation(policy, 4), prompt, jnp.ones(4, bool))
@@ -114,11 +114,11 @@ def test_prompts_begin_anew_in_the_rows_that_are_fresh(speaker, episode, monkeyp
     assert silent.present.any(axis=1).tolist() == [False, True]
 
 
-def test_actions_are_read_up_to_their_end(speaker):
-    policy, _ = speaker
+def test_actions_are_read_up_to_their_end(actor):
+    policy, _ = actor
     layout, marks = policy.layout, policy.tokenizer.marks
     left = policy.tokenizer.encode("left")[0]
-    said = jnp.asarray([[left, marks["end"], 0], [left, 0, 0], [left, left, marks["end"]], [marks["end"], 0, 0]])
+    own = jnp.asarray([[left, marks["end"], 0], [left, 0, 0], [left, left, marks["end"]], [marks["end"], 0, 0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]], bool)
     _, turn = jax.eval_shape(
         lambda: answer(
@@ -132,7 +132,7 @@ def test_actions_are_read_up_to_their_end(speaker):
     )
     turn = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), turn)
     turn = turn.replace(
-        tokens=turn.tokens.at[:, -layout.action :].set(said),
+        tokens=turn.tokens.at[:, -layout.action :].set(own),
         action_mask=turn.action_mask.at[:, -layout.action :].set(mask),
     )
     words, parsed = parse_action(policy, turn, ACTION_WORDS)
@@ -141,8 +141,8 @@ def test_actions_are_read_up_to_their_end(speaker):
 
 
 @pytest.mark.exhaustive
-def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
-    policy, params = speaker
+def test_one_conversation_is_a_row_of_a_batch(actor, episode):
+    policy, params = actor
     act = make_answer(policy, ACTION_WORDS)
     rows = zip(episode.prompt_tokens[:2], episode.prompt_mask[:2])
     prompt = np.stack([words_of(policy, *row, policy.layout.prompt) for row in rows])
@@ -162,8 +162,8 @@ def test_one_conversation_is_a_row_of_a_batch(speaker, episode):
 
 
 @pytest.mark.exhaustive
-def test_answers_are_the_most_probable_or_drawn(speaker, episode):
-    policy, params = speaker
+def test_answers_are_the_most_probable_or_drawn(actor, episode):
+    policy, params = actor
     act = make_answer(policy, ACTION_WORDS)
     rows = np.repeat(observations_of(policy, episode, 0)[:1], 64, axis=0)
     greedy, _ = act(params, rows)
@@ -173,8 +173,8 @@ def test_answers_are_the_most_probable_or_drawn(speaker, episode):
     np.testing.assert_array_equal(act(params, rows, key=KEY)[0], drawn)
 
 
-def test_an_observation_of_another_shape_is_refused(speaker):
-    policy, params = speaker
+def test_an_observation_of_another_shape_is_refused(actor):
+    policy, params = actor
     with pytest.raises(
         ValueError, match=r"`observation` must have the shape \['K'\] or \['B', 'K'\], got \[1, 1, 21\]"
     ):
@@ -182,8 +182,8 @@ def test_an_observation_of_another_shape_is_refused(speaker):
 
 
 @pytest.mark.exhaustive
-def test_a_reply_in_text_is_the_answer_in_word_ids(speaker, episode):
-    policy, params = speaker
+def test_a_reply_in_text_is_the_answer_in_word_ids(actor, episode):
+    policy, params = actor
     act, reply = make_answer(policy, ACTION_WORDS), make_reply(policy, ENVIRONMENT)
     words = ENVIRONMENT.text.words
     rows = observations_of(policy, episode, 0)[:2]
@@ -192,10 +192,10 @@ def test_a_reply_in_text_is_the_answer_in_word_ids(speaker, episode):
     asked = " ".join(words[i] for i in prompt if i >= 0)
     carry = carry_of_ids = None
     for text, row, key in zip(texts, rows, (None, KEY)):
-        told = {"prompt": asked} if carry is None else {}
-        said, carry = reply(params, text, carry, key=key, **told)
-        ids, carry_of_ids = act(params, row, carry_of_ids, prompt=prompt if told else None, key=key)
-        assert said == " ".join(words[i] for i in ids.tolist() if i >= 0)
+        options = {"prompt": asked} if carry is None else {}
+        own, carry = reply(params, text, carry, key=key, **options)
+        ids, carry_of_ids = act(params, row, carry_of_ids, prompt=prompt if options else None, key=key)
+        assert own == " ".join(words[i] for i in ids.tolist() if i >= 0)
     with pytest.raises(ValueError, match="xyzzy"):
         reply(params, "xyzzy")
     with pytest.raises(ValueError, match="`text` must have at most"):

@@ -69,8 +69,8 @@ def test_transcripts_of_the_same_seed_are_the_same_tasks(sums, policy, batches):
         sums, policy, num_episodes=12, level=[0, 0, 1], num_transcripts=4, transcripts_seed=9
     )
     _, episode, _ = jax.jit(lambda key: collector.collect(collector.init(key, None), None, key))(jax.random.key(33))
-    said = {tuple(row) for row in np.asarray(episode.tokens * episode.token_mask)[:, 0].tolist()}
-    assert said <= {
+    output = {tuple(row) for row in np.asarray(episode.tokens * episode.token_mask)[:, 0].tolist()}
+    assert output <= {
         tuple(row) for row in np.asarray(batch.demonstration.tokens * batch.demonstration.token_mask)[:, 0].tolist()
     }
 

@@ -14,7 +14,7 @@ REQUEST = 6  # Columns of the mark and `want mug steel below 6`.
 
 
 @pytest.fixture(scope="module")
-def told(speak):
+def batch(speak):
     """Returns the policy, noisy episodes of groups of four, and what is told again."""
     world = shop.make_environment((1,), max_steps=5)
     policy = speak(world, context_turns=1, prompt=False)
@@ -33,8 +33,8 @@ def test_one_number_comes_from_another_task():
     assert jax.tree.all(jax.tree.map(lambda one, two: bool((one == two).all()), same, task))
 
 
-def test_episodes_fit_altered_instructions_and_do_not_meet_them(told):
-    policy, episode, alter = told
+def test_episodes_fit_altered_instructions_and_do_not_meet_them(batch):
+    policy, episode, alter = batch
     altered = alter(KEY, episode)
     near = np.asarray(altered.valid).any(axis=1)
     assert 5 <= near.sum() < np.asarray(episode.success).sum() < ROWS  # Some successes meet the other one, too.
@@ -69,8 +69,8 @@ def read(policy, episode, row, turn, size):
     return policy.lexicon.parse(tokens, mask, size)[0]
 
 
-def test_groups_are_altered_alike_wherever_they_are(told):
-    _, episode, alter = told
+def test_groups_are_altered_alike_wherever_they_are(batch):
+    _, episode, alter = batch
     half = jax.tree.map(lambda leaf: leaf[ROWS // 2 :], episode)
     whole, part = alter(KEY, episode), alter(KEY, half)
     jax.tree.map(lambda one, two: np.testing.assert_array_equal(one[ROWS // 2 :], two), whole.task, part.task)
@@ -78,7 +78,7 @@ def test_groups_are_altered_alike_wherever_they_are(told):
     assert any((one != two).any() for one, two in zip(jax.tree.leaves(others), jax.tree.leaves(whole.task)))
 
 
-def test_nothing_is_told_of_failures(told):
-    _, episode, alter = told
+def test_nothing_is_told_of_failures(batch):
+    _, episode, alter = batch
     failed = alter(KEY, episode.replace(success=jnp.zeros(ROWS, bool)))
     assert not np.asarray(failed.valid).any()

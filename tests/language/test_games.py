@@ -51,9 +51,9 @@ def require_chips_at_last_turns(environment, episode):
 def with_moves(policy, episode):
     """Adds the index of the move of every turn, read from its tokens."""
     first = np.asarray(episode.tokens)[:, :, policy.layout.observation]
-    said = [[policy.tokenizer.decode([token]) for token in row] for row in first]
+    seen = [[policy.tokenizer.decode([token]) for token in row] for row in first]
     moves = np.asarray(
-        [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in said]
+        [[("pass", "bet").index(word) if word in ("pass", "bet") else -1 for word in row] for row in seen]
     )
     moves = np.where(episode.valid, moves, -1)
     return jax.device_get(episode.replace(extras={**episode.extras, "moves": moves}))
@@ -103,11 +103,11 @@ def test_self_play_sees_and_earns_by_seat(game, speak, params_of):
     difference = np.abs(np.asarray(scored.log_prob.reshape(episode.tokens.shape)) - episode.behavior_log_prob)
     assert difference[np.asarray(episode.action_mask)].max() < 1e-4
     episode = with_moves(policy, episode)
-    seats, told = np.asarray(episode.agent)[:, :, 0], np.asarray(episode.tokens)[:, :, 2]
+    seats, words_at = np.asarray(episode.agent)[:, :, 0], np.asarray(episode.tokens)[:, :, 2]
     for seat in range(2):
         word = policy.lexicon.encode_words(f"player {seat}")
-        said = {policy.tokenizer.decode([token]) for token in told[episode.valid & (seats == seat)]}
-        assert said == {sentence(game.text.words, word)}
+        seen = {policy.tokenizer.decode([token]) for token in words_at[episode.valid & (seats == seat)]}
+        assert seen == {sentence(game.text.words, word)}
 
 
 @pytest.mark.exhaustive
@@ -122,11 +122,11 @@ def test_a_context_counts_the_turns_of_its_own_seat(game, speak, params_of):
         return scored.log_prob.reshape(episode.tokens.shape)
 
     episode = jax.jit(make_demonstrations(game, policy, noise=1.0))(KEY, jnp.arange(32))
-    said = np.asarray(episode.action_mask)[:, 2]
-    assert said.any()
+    seen = np.asarray(episode.action_mask)[:, 2]
+    assert seen.any()
     for turn, matters in ((0, True), (1, False)):
         changed = episode.replace(tokens=episode.tokens.at[:, turn].set((episode.tokens[:, turn] + 1) % 7))
-        moved = np.abs(np.asarray(score(changed) - score(episode)))[:, 2][said]
+        moved = np.abs(np.asarray(score(changed) - score(episode)))[:, 2][seen]
         assert (moved.max() > 1e-3) == matters
 
 
@@ -149,8 +149,8 @@ def test_short_contexts_of_several_seats_are_trained_as_they_acted(speak, params
 
 
 @pytest.mark.slow
-def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
-    policy = kuhn_speaker(game)
+def test_chips_of_self_play_reach_both_seats(game, kuhn_policy):
+    policy = kuhn_policy(game)
     episode = jax.jit(make_dialogue(game, policy))(policy.init(KEY), KEY, jnp.arange(128))
     episode = with_moves(policy, episode)
     assert require_chips_at_last_turns(game, episode) == 128
@@ -158,9 +158,9 @@ def test_chips_of_self_play_reach_both_seats(game, kuhn_speaker):
 
 
 @pytest.mark.exhaustive
-def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
+def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_policy):
     game = kuhn.make_environment(forfeit_payoff=(-1.5, 0.5))
-    policy = kuhn_speaker(game)
+    policy = kuhn_policy(game)
     params = policy.init(KEY) | {"illegal": jnp.ones(())}
     episode = jax.jit(make_dialogue(game, policy))(params, KEY, jnp.arange(4))
     np.testing.assert_array_equal(episode.seat_return, [[-1.5, 0.5]] * 4)
@@ -170,8 +170,8 @@ def test_forfeits_of_self_play_are_paid_to_both_seats(kuhn_speaker):
 
 
 @pytest.mark.exhaustive
-def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
-    policy = kuhn_speaker(game)
+def test_a_frozen_partner_takes_the_other_seat(game, kuhn_policy):
+    policy = kuhn_policy(game)
     # The policy always bets, its partner always passes.
     tables = [policy.init(KEY) | {"bet": jnp.full((4, 3), bet)} for bet in (1.0, 0.0)]
     dialogue = make_dialogue(game, policy, partner=policy)
@@ -190,10 +190,10 @@ def test_a_frozen_partner_takes_the_other_seat(game, kuhn_speaker):
     np.testing.assert_allclose(own.total / own.count, 1.0)
 
 
-def test_a_partner_must_fit(game, kuhn_speaker, speak):
-    policy = kuhn_speaker(game)
+def test_a_partner_must_fit(game, kuhn_policy, speak):
+    policy = kuhn_policy(game)
     with pytest.raises(ValueError, match="`partner` must have the tokenizer and the layout of the policy"):
-        make_dialogue(game, policy, partner=kuhn_speaker(game, context_turns=2))
+        make_dialogue(game, policy, partner=kuhn_policy(game, context_turns=2))
     world = bandit.make_environment()
     with pytest.raises(ValueError, match="`partner` must be null in a world of one seat, got one in 'bandit'"):
         make_dialogue(world, speak(world), partner=speak(world))

@@ -66,11 +66,11 @@ def test_a_cache_that_grows_holds_what_a_large_one_does():
     generation = jax.jit(lambda: run(max_new_tokens=40))()
     np.testing.assert_array_equal(jnp.sum(generation.mask, axis=1), budget)
     for row, prompt in enumerate(rows()):
-        said = np.asarray(generation.tokens[row])[: budget[row]]
-        logits = logits_of(jnp.asarray(np.concatenate([prompt, said, np.zeros(40 - len(said), np.int32)])))
+        output = np.asarray(generation.tokens[row])[: budget[row]]
+        logits = logits_of(jnp.asarray(np.concatenate([prompt, output, np.zeros(40 - len(output), np.int32)])))
         log_probs = jax.nn.log_softmax(logits)[len(prompt) - 1 :]
         np.testing.assert_allclose(
-            generation.log_prob[row, : len(said)], log_probs[jnp.arange(len(said)), said], atol=1e-5
+            generation.log_prob[row, : len(output)], log_probs[jnp.arange(len(output)), output], atol=1e-5
         )
 
 

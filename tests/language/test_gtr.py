@@ -21,22 +21,22 @@ def numbers():
 
 
 @pytest.fixture(scope="module")
-def speaker(numbers, speak):
+def policy(numbers, speak):
     return speak(numbers, thought_tokens=8)
 
 
-def said(episode):
+def output(episode):
     return np.where(episode.token_mask, episode.tokens, -1)
 
 
-def test_wrong_thoughts_are_replaced_and_actions_stay(numbers, speaker):
+def test_wrong_thoughts_are_replaced_and_actions_stay(numbers, policy):
     """Half of the guesses of the transcripts are drawn at random; all thoughts are the expert's, what is left."""
-    recorded = jax.jit(make_demonstrations(numbers, speaker, noise=0.5))(KEY, jnp.arange(16))
-    word = speaker.tokenizer.encode("3")[0]
+    recorded = jax.jit(make_demonstrations(numbers, policy, noise=0.5))(KEY, jnp.arange(16))
+    word = policy.tokenizer.encode("3")[0]
     wrong = recorded.replace(tokens=jnp.where(recorded.thought_mask, word, recorded.tokens))
-    assert (said(wrong) != said(recorded)).any(axis=(1, 2)).all()
-    corrected = jax.jit(make_correction(numbers, speaker))(KEY, wrong)
-    np.testing.assert_array_equal(said(corrected), said(recorded))
+    assert (output(wrong) != output(recorded)).any(axis=(1, 2)).all()
+    corrected = jax.jit(make_correction(numbers, policy))(KEY, wrong)
+    np.testing.assert_array_equal(output(corrected), output(recorded))
     for name in ("action_mask", "thought_mask", "reward", "success", "valid", "action_valid", "group"):
         np.testing.assert_array_equal(getattr(corrected, name), getattr(recorded, name), err_msg=name)
     lost = ~np.asarray(recorded.success)
@@ -44,9 +44,9 @@ def test_wrong_thoughts_are_replaced_and_actions_stay(numbers, speaker):
 
 
 @pytest.mark.exhaustive
-def test_the_first_episode_of_a_group_is_corrected(numbers, speaker):
-    collector = make_corrected_collector(numbers, speaker, num_groups=3, group_size=2)
-    params = speaker.init(jax.random.key(0))
+def test_the_first_episode_of_a_group_is_corrected(numbers, policy):
+    collector = make_corrected_collector(numbers, policy, num_groups=3, group_size=2)
+    params = policy.init(jax.random.key(0))
     _, batch, metrics = jax.jit(collector.collect)(collector.init(KEY, params), params, KEY)
     own, shown = batch.own, batch.demonstration
     assert own.success.shape == (6,) and shown.success.shape == (3,) and collector.steps_per_collect == 6
@@ -54,7 +54,7 @@ def test_the_first_episode_of_a_group_is_corrected(numbers, speaker):
     for name in ("valid", "action_valid", "reward", "success", "group"):
         np.testing.assert_array_equal(getattr(shown, name), getattr(own, name)[::2], err_msg=name)
     thought = [
-        speaker.lexicon.text(row) for row in np.asarray(jax.jit(lambda e: recorded_words(speaker, e)[1])(shown))[:, 0]
+        policy.lexicon.text(row) for row in np.asarray(jax.jit(lambda e: recorded_words(policy, e)[1])(shown))[:, 0]
     ]
     assert thought == ["1 to 7"] * 3
 

@@ -109,10 +109,10 @@ def test_any_tokens_are_read_as_what_they_say_or_not_at_all(kind):
     def check(parts):
         tokens = [one for part in parts for one in part]
         ids = parse_tokens(kind, tokens)
-        said = tokens[: tokens.index(end)] if end in tokens else tokens
+        output = tokens[: tokens.index(end)] if end in tokens else tokens
         if ids is not None:
-            assert set(ids) <= set(range(len(WORDS))) and not set(said) & set(tokenizer.marks.values())
-            without_spaces = "".join(tokenizer.decode(said).split()).lower()
+            assert set(ids) <= set(range(len(WORDS))) and not set(output) & set(tokenizer.marks.values())
+            without_spaces = "".join(tokenizer.decode(output).split()).lower()
             assert without_spaces == "".join(lexicon.text(ids).split()).lower()
 
     check()

@@ -13,7 +13,7 @@ from jaxagents.environments.text.procedures import procedure
 from jaxagents.language.cues import make_curious_collector
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.hints import _after_failures, make_hint_collector
-from jaxagents.language.interventions import replay, said_actions, take_given, with_interventions
+from jaxagents.language.interventions import episode_actions, replay, take_given, with_interventions
 from jaxagents.language.relabel import make_stretch_collector, stretches
 from jaxagents.language.relabeling import recorded_words
 from tests.fakes import jitted
@@ -27,7 +27,7 @@ def hinted():
     return jitted(make_text_world(with_hints(rules, write=procedure)))
 
 
-def said(world, episode, policy, row, turn=0):
+def output(world, episode, policy, row, turn=0):
     size = policy.layout.observation
     words, _ = policy.lexicon.parse(
         episode.tokens[row, turn, 1 : size - 1], episode.token_mask[row, turn, 1 : size - 1], size
@@ -58,7 +58,7 @@ def test_episodes_under_hints_are_written_down_without_them(hinted, speak, param
         return jax.jit(lambda key: collector.collect(collector.init(key, params), params, key)[1:])(KEY)
 
     (plain, metrics), (kept, _) = collect(), collect(keep_hints=True)
-    actions = [np.asarray(said_actions(hinted, policy, episode)[0]) for episode in (plain, kept)]
+    actions = [np.asarray(episode_actions(hinted, policy, episode)[0]) for episode in (plain, kept)]
     np.testing.assert_array_equal(*actions)
     np.testing.assert_array_equal(plain.success, kept.success)
     size = 4 if only_failed else 2
@@ -67,8 +67,8 @@ def test_episodes_under_hints_are_written_down_without_them(hinted, speak, param
     under = np.arange(3 * size) % size >= size - 2
     np.testing.assert_array_equal(np.asarray(kept.task["hint"]), under)
     for row in range(3 * size):
-        assert said(hinted, kept, policy, row).startswith("hint") == under[row]
-        assert said(hinted, plain, policy, row).startswith("goal")
+        assert output(hinted, kept, policy, row).startswith("hint") == under[row]
+        assert output(hinted, plain, policy, row).startswith("goal")
     assert metrics["hinted_success_rate"].count == 6.0
     if only_failed:  # This model never succeeds.
         assert not plain.success.any() and plain.keep.all()

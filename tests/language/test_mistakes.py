@@ -24,7 +24,7 @@ def world():
 
 
 @pytest.fixture(scope="module")
-def speaker(world, speak):
+def policy(world, speak):
     return speak(world, thought_tokens=6, context_turns=2)
 
 
@@ -47,17 +47,17 @@ def test_a_mistake_is_what_comes_no_closer_to_the_goal(world):
     method, name = crafting.METHODS[int(task["methods"][good])], crafting.GOODS[good]
     wrong = next(other for other in crafting.METHODS if other != method)
     useless = next(base for base in crafting.BASES if base not in (one, other))
-    said = [f"get {one}", f"get {useless}", f"{wrong} {name}", f"get {other}", f"{wrong} {name}", f"{method} {name}"]
+    output = [f"get {one}", f"get {useless}", f"{wrong} {name}", f"get {other}", f"{wrong} {name}", f"{method} {name}"]
     start = jax.tree.map(lambda leaf: leaf[None], watched.reset(KEY, task))
-    played = REPLAY(watched, start, words(world, *said)[None])
+    played = REPLAY(watched, start, words(world, *output)[None])
     assert played.mistaken[0].tolist() == [False, True, True, False, True, False]
     assert played.live.all() and played.success.all()
-    np.testing.assert_array_equal(played.actions[0], words(world, *said))
+    np.testing.assert_array_equal(played.actions[0], words(world, *output))
     # Without a distance, what the expert would not have done is one: it gets the first ingredient first.
     blind = dataclasses.replace(world, text=dataclasses.replace(world.text, distance=None))
-    again = REPLAY(with_interventions(blind, take_given), start, words(world, *said)[None])
+    again = REPLAY(with_interventions(blind, take_given), start, words(world, *output)[None])
     expert = world.text.expert(KEY, world.reset(KEY, task)[0])[0]
-    assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, said[0])[0].tolist())
+    assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, output[0])[0].tolist())
     assert again.mistaken[0, 1:3].all() and not again.mistaken[0, -1]
 
 
@@ -76,16 +76,16 @@ def test_who_intervenes_acts_and_is_told_of_the_mistake_before(world):
 
 
 @pytest.fixture(scope="module")
-def collected(world, speaker):
+def collected(world, policy):
     collector = make_mistake_collector(
-        world, speaker, num_episodes=ROWS, noise=0.6, min_mistakes=2, num_attempts=8, num_transcripts=64
+        world, policy, num_episodes=ROWS, noise=0.6, min_mistakes=2, num_attempts=8, num_transcripts=64
     )
     return jax.jit(lambda key: collector.collect(collector.init(key, None), None, key)[1:])(KEY)
 
 
-def test_mistakes_are_read_and_not_learned_and_reflected_on_in_the_next_thought(world, speaker, collected):
+def test_mistakes_are_read_and_not_learned_and_reflected_on_in_the_next_thought(world, policy, collected):
     episode, metrics = collected
-    actions, thoughts = recorded_words(speaker, episode)
+    actions, thoughts = recorded_words(policy, episode)
     source = make_uniform(num_tasks=64)
     task, start, _ = start_tasks(
         with_interventions(world, take_given), source.choose(source.init(KEY, ROWS), KEY, jnp.arange(ROWS))
@@ -98,15 +98,15 @@ def test_mistakes_are_read_and_not_learned_and_reflected_on_in_the_next_thought(
     assert float(metrics["mistake_rate"].total) == watched.mistaken.sum()
     after = np.pad(np.asarray(watched.mistaken)[:, :-1], ((0, 0), (1, 0)))
     for row, turn in zip(*np.nonzero(np.asarray(watched.live))):
-        thought = speaker.lexicon.text(np.asarray(thoughts[row, turn]))
+        thought = policy.lexicon.text(np.asarray(thoughts[row, turn]))
         if watched.mistaken[row, turn]:
             assert thought == ""
         else:
             assert thought.startswith("nothing happens") == after[row, turn] and thought.split()[-1] in crafting.GOODS
 
 
-def test_without_masks_all_turns_are_learned(world, speaker):
-    collector = make_mistake_collector(world, speaker, num_episodes=2, mask_mistakes=False, reflects=False)
+def test_without_masks_all_turns_are_learned(world, policy):
+    collector = make_mistake_collector(world, policy, num_episodes=2, mask_mistakes=False, reflects=False)
     assert jax.eval_shape(collector.collect, collector.init(KEY, None), None, KEY)[1].loss_weight is None
 
 

@@ -72,7 +72,7 @@ def test_decoding_and_training_agree(world, tokenizer, context, speak, params_of
     mask = np.asarray(episode.action_mask)
     assert (mask.sum(axis=(1, 2)) >= np.asarray(episode.valid).sum(axis=1)).all()
     assert np.asarray(episode.valid).sum() > NUM_EPISODES  # More than one turn, or there would be no context.
-    said, judged = np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask]
-    np.testing.assert_allclose(said, judged, rtol=0, atol=1e-4)
-    assert np.ptp(said) > 0.5
+    sampled, judged = np.asarray(episode.behavior_log_prob)[mask], np.asarray(log_prob)[mask]
+    np.testing.assert_allclose(sampled, judged, rtol=0, atol=1e-4)
+    assert np.ptp(sampled) > 0.5
     assert bool(np.any(episode.thought_mask)) == ("thought_tokens" in CONTEXTS[context])

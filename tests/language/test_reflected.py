@@ -11,7 +11,7 @@ from jaxagents.environments.text import lists
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.retries import with_retries
 from jaxagents.language import reflected
-from jaxagents.language.interventions import said_actions
+from jaxagents.language.interventions import episode_actions
 from jaxagents.language.reflected import last_attempt, make_reflected_collector
 from jaxagents.language.scripts import play_script
 
@@ -22,8 +22,8 @@ def test_where_the_last_attempt_begins():
     """Trials of three turns; of three and two; one, two and one; one and one. What ends a trial counts the next."""
     valid = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
     trials = jnp.array([[1, 1, 1, 0, 0], [1, 1, 2, 2, 2], [2, 2, 3, 3, 0], [2, 2, 0, 0, 0]], jnp.float32)
-    told = SimpleNamespace(valid=valid, extras={"trials": trials})
-    assert last_attempt(told).tolist() == [0, 3, 3, 1]
+    correction = SimpleNamespace(valid=valid, extras={"trials": trials})
+    assert last_attempt(correction).tolist() == [0, 3, 3, 1]
     assert last_attempt(SimpleNamespace(valid=valid, extras={})).tolist() == [2, 4, 3, 1]
 
 
@@ -66,20 +66,20 @@ def test_corrections_are_told_as_first_answers(worlds, speak, kind, monkeypatch)
     collector = make_reflected_collector(world, policy, num_groups=2, group_size=3)
     both, metrics = jax.jit(lambda key: collector.collect(collector.init(key, None), None, key)[1:])(KEY)
     assert both.success.shape == (12,) and both.group.tolist() == [0] * 6 + [1] * 6
-    own, told = (jax.tree.map(lambda leaf, at=at: leaf[at::2], both) for at in (0, 1))
+    own, correction = (jax.tree.map(lambda leaf, at=at: leaf[at::2], both) for at in (0, 1))
     assert own.success.all() and own.keep.all()
     np.testing.assert_array_equal(np.sum(own.valid, axis=1), [1, 2, 3] * 2)
-    np.testing.assert_array_equal(told.keep, [False, True, True] * 2)  # Who was right at once corrects nothing.
+    np.testing.assert_array_equal(correction.keep, [False, True, True] * 2)  # Who was right at once corrects nothing.
     assert metrics["corrected_fraction"].total == 4.0 and metrics["corrected_fraction"].count == 6.0
     # Of own episodes the attempt that was right is learned, be it the first or one that has read the others.
     np.testing.assert_array_equal(own.loss_weight[:3, :, 0], [[1, 1, 1], [0, 1, 1], [0, 0, 1]])
-    assert (told.loss_weight == 1.0).all()
-    np.testing.assert_array_equal(np.sum(told.valid, axis=1)[np.asarray(told.keep)], [1] * 4)
-    actions = said_actions(world, policy, own)[0]
+    assert (correction.loss_weight == 1.0).all()
+    np.testing.assert_array_equal(np.sum(correction.valid, axis=1)[np.asarray(correction.keep)], [1] * 4)
+    actions = episode_actions(world, policy, own)[0]
     last = np.asarray(actions)[np.arange(6), np.sum(own.valid, axis=1) - 1]
-    np.testing.assert_array_equal(np.asarray(said_actions(world, policy, told)[0])[:, 0], last)
+    np.testing.assert_array_equal(np.asarray(episode_actions(world, policy, correction)[0])[:, 0], last)
     first = policy.layout.observation  # Nothing of the failures is read.
-    np.testing.assert_array_equal(told.tokens[:, 0, :first], own.tokens[:, 0, :first])
+    np.testing.assert_array_equal(correction.tokens[:, 0, :first], own.tokens[:, 0, :first])
 
 
 def test_a_policy_plays_it(worlds, speak, params_of):

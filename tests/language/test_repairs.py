@@ -35,7 +35,7 @@ def world():
 
 
 @pytest.fixture(scope="module")
-def speaker(world, speak):
+def actor(world, speak):
     return speak(world, thought_tokens=6, context_turns=2)
 
 
@@ -63,11 +63,11 @@ def experts(environment, episode, actions):
     rows = []
     for row in range(actions.shape[0]):
         task = jax.tree.map(lambda leaf, row=row: leaf[row], episode.task)
-        state, said = environment.reset(KEY, task)[0], []
+        state, output = environment.reset(KEY, task)[0], []
         for action in actions[row]:
-            said.append(np.asarray(environment.text.expert(KEY, state)[0]))
+            output.append(np.asarray(environment.text.expert(KEY, state)[0]))
             state = environment.step(KEY, state, action)[0]
-        rows.append(said)
+        rows.append(output)
     return np.asarray(rows)
 
 
@@ -107,19 +107,19 @@ def test_revisions_are_of_failures_and_succeed(lake, wanderer):
     assert not clean.any()
 
 
-def test_observations_after_an_action_are_learned_and_can_be_scored(world, speaker):
-    episode, _ = collect(make_outcome_collector(world, speaker, num_episodes=4, noise=0.5), None)
+def test_observations_after_an_action_are_learned_and_can_be_scored(world, actor):
+    episode, _ = collect(make_outcome_collector(world, actor, num_episodes=4, noise=0.5), None)
     mask, there = np.asarray(episode.action_mask), np.asarray(episode.token_mask)
-    size = speaker.layout.observation
+    size = actor.layout.observation
     assert not mask[:, 0].any() and not mask[:, :, size:].any() and not mask[:, :, 0].any()
     np.testing.assert_array_equal(mask[:, 1:, 1:size], there[:, 1:, 1:size])
-    assert episode.layout.turn == speaker.layout.turn
+    assert episode.layout.turn == actor.layout.turn
     # What is scored at an observation's token is the log-probability of that token.
-    params = speaker.init(KEY)
-    scored = score_tokens(speaker.model, params, to_rows(episode), episode.layout, fields=("log_prob",)).log_prob
+    params = actor.init(KEY)
+    scored = score_tokens(actor.model, params, to_rows(episode), episode.layout, fields=("log_prob",)).log_prob
     assert (np.asarray(scored)[mask] < 0.0).all()
     changed = episode.replace(tokens=jnp.where(mask, 0, episode.tokens))
-    other = score_tokens(speaker.model, params, to_rows(changed), episode.layout, fields=("log_prob",)).log_prob
+    other = score_tokens(actor.model, params, to_rows(changed), episode.layout, fields=("log_prob",)).log_prob
     assert (np.asarray(other) != np.asarray(scored))[mask].mean() > 0.9
 
 
@@ -133,10 +133,10 @@ def test_without_thoughts_the_layout_of_learned_observations_has_as_many_tokens(
 
 
 @pytest.mark.parametrize("outcome_words", [2, pytest.param(0, marks=pytest.mark.exhaustive)])
-def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world, speaker, outcome_words):
-    made = make_consideration_collector(world, speaker, num_episodes=8, share=1.0, outcome_words=outcome_words)
+def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world, actor, outcome_words):
+    made = make_consideration_collector(world, actor, num_episodes=8, share=1.0, outcome_words=outcome_words)
     episode, _ = collect(made, None)
-    actions, thoughts = (np.asarray(words) for words in recorded_words(speaker, episode))
+    actions, thoughts = (np.asarray(words) for words in recorded_words(actor, episode))
     assert episode.success.all() and episode.loss_weight is None
     considered = 0
     for row in range(8):
@@ -149,25 +149,25 @@ def test_an_alternative_and_its_outcome_are_thought_before_the_expert_acts(world
                 alternative = jnp.asarray((thought[: -rest - 1] + [-1])[:2])
                 after, answer = world.step(KEY, state, alternative)
                 assert world.text.distance(after) >= world.text.distance(state)
-                said = answer.observation[:2].tolist() if outcome_words else [world.text.words.index("nothing happens")]
-                assert thought[-rest - 1 : -1] == said
+                seen = answer.observation[:2].tolist() if outcome_words else [world.text.words.index("nothing happens")]
+                assert thought[-rest - 1 : -1] == seen
             state = world.step(KEY, state, jnp.asarray(actions[row, turn][:2]))[0]
     assert considered > 8
 
 
 @pytest.mark.slow
-def test_random_actions_are_written_down_as_chosen_with_themselves_as_reason(world, speaker, params_of):
+def test_random_actions_are_written_down_as_chosen_with_themselves_as_reason(world, actor, params_of):
     options = {"num_groups": 4, "group_size": 3}
-    params = params_of(speaker)
-    every, _ = collect(make_exploration_collector(world, speaker, noise=1.0, **options), params)
-    actions, thoughts = (np.asarray(words) for words in recorded_words(speaker, every))
+    params = params_of(actor)
+    every, _ = collect(make_exploration_collector(world, actor, noise=1.0, **options), params)
+    actions, thoughts = (np.asarray(words) for words in recorded_words(actor, every))
     valid = np.asarray(every.valid)
     np.testing.assert_array_equal(thoughts[valid][:, :2], actions[valid][:, :2])
     assert every.action_valid[valid].all() and every.group.tolist() == sum(([n] * 3 for n in range(4)), [])
     assert any((actions[n] != actions[n + 1]).any() for n in (0, 3, 6, 9))  # Rows of a group differ.
     assert (learned(every) == valid).all()
     # Without random actions they are the policy's own: most of this model's cannot be read.
-    none, _ = collect(make_exploration_collector(world, speaker, noise=0.0, **options), params)
+    none, _ = collect(make_exploration_collector(world, actor, noise=0.0, **options), params)
     assert not none.action_valid[np.asarray(none.valid)].all()
 
 

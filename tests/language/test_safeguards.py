@@ -11,7 +11,7 @@ from jaxagents.environments.text import code, crafting, desk
 from jaxagents.environments.text.exploits import with_exploit
 from jaxagents.environments.text.house_rules import with_house_rules
 from jaxagents.language.collect import make_dialogue_collector
-from jaxagents.language.interventions import said_actions
+from jaxagents.language.interventions import episode_actions
 from jaxagents.language.misled import make_misled_collector
 from jaxagents.language.monitored import flag, make_monitored_collector
 from jaxagents.language.relabeling import recorded_words
@@ -38,7 +38,7 @@ def test_misled_episodes_are_told_without_the_belief(world, speak, params_of):
     # The observation has no rules, as that of the expert, who has never had a belief.
     size = policy.layout.observation
     np.testing.assert_array_equal(np.repeat(expert.tokens[:, 0, :size], 2, axis=0), own.tokens[:, 0, :size])
-    assert said_actions(world, policy, own)[0].shape[0] == 6
+    assert episode_actions(world, policy, own)[0].shape[0] == 6
     pairs = expert_against_failures(batch)
     failed = ~np.asarray(own.success)
     np.testing.assert_array_equal(np.asarray(pairs.pair[3:]), np.where(failed, np.repeat(np.arange(3), 2), -1))

@@ -41,12 +41,12 @@ def by_hand(policy, params, episode, words, prefix_tokens):
     for row, turn in np.argwhere(np.asarray(episode.valid)):
         before = [t for past in range(turn) for t in tokens[row, past][masks[row, past]]]
         before += list(tokens[row, turn, : layout.observation][masks[row, turn, : layout.observation]])
-        said = policy.tokenizer.encode(policy.lexicon.text(words[row]))
+        output = policy.tokenizer.encode(policy.lexicon.text(words[row]))
         line = np.zeros(layout.length + 8, np.int32)
-        line[: len(before) + len(said)] = before + said
-        found = np.asarray(scores(jnp.asarray(line), len(before) + len(said)))
+        line[: len(before) + len(output)] = before + output
+        found = np.asarray(scores(jnp.asarray(line), len(before) + len(output)))
         first = len(before) - 1
-        expected[row, turn] = found[first + prefix_tokens : first + len(said)].mean()
+        expected[row, turn] = found[first + prefix_tokens : first + len(output)].mean()
     return expected
 
 

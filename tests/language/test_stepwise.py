@@ -39,7 +39,7 @@ def test_the_verified_best_goes_on_and_the_others_were_carried_out(lake, wandere
     _, _, batch, metrics = collected
     words, _ = recorded_words(wanderer, batch)
     shape = (GROUPS, CANDIDATES, TURNS)
-    said = np.asarray(words)[:, 0, 0].reshape(shape)
+    output = np.asarray(words)[:, 0, 0].reshape(shape)
     valid, score = (np.asarray(x).reshape(shape) for x in (batch.valid, batch.reward))
     task = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(*shape, *leaf.shape[1:])[:, 0, 0], batch.task)
     names = [lake.text.words[i] for i in range(len(lake.text.words))]
@@ -56,7 +56,7 @@ def test_the_verified_best_goes_on_and_the_others_were_carried_out(lake, wandere
             num_turns += CANDIDATES
             after = []
             for k in range(CANDIDATES):
-                move = moves.get(said[n, k, t], (0, 0))
+                move = moves.get(output[n, k, t], (0, 0))
                 after.append(tuple(int(x) for x in np.clip(np.add(cell, move), 0, 3)))
                 assert score[n, k, t] == (distance[after[k]] < distance[cell])
             cell = after[int(np.argmax(score[n, :, t]))]

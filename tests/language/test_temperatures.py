@@ -64,21 +64,21 @@ def test_an_update_is_that_of_a_policy_that_is_scored_at_the_temperature(lake, w
     def update(agent, collector):
         learner = agent.make_learner(collector, 1)
         state = learner.init(KEY, FOUR_MOVES)
-        _, episode, told = jax.jit(collector.collect)(collector.init(KEY, FOUR_MOVES), state.params, KEY)
+        _, episode, result = jax.jit(collector.collect)(collector.init(KEY, FOUR_MOVES), state.params, KEY)
         episode = episode.replace(reward=jnp.where(episode.valid, episode.tokens[..., -2] * 1.0, 0.0))
         state, metrics = jax.jit(learner.update)(state, KEY, episode)
-        return state.params, episode, metrics, told
+        return state.params, episode, metrics, result
 
     fixed = policy_gradient.make_agent(lake, temperature=0.5, **options)
     expected, drawn, *_ = update(fixed, make_dialogue_collector(lake, wanderer, temperature=0.5, **GROUPS))
     collector = make_tempered_collector(lake, wanderer, temperature=0.5, **GROUPS)
-    params, episode, metrics, told = update(tempered.make_agent(lake, **options), collector)
+    params, episode, metrics, result = update(tempered.make_agent(lake, **options), collector)
     np.testing.assert_array_equal(episode.tokens, drawn.tokens)
     np.testing.assert_allclose(episode.behavior_log_prob, drawn.sampling_log_prob, atol=1e-5)
     np.testing.assert_allclose(params, expected, atol=1e-5)
     assert np.abs(expected - FOUR_MOVES).max() > 0.01
     assert abs(float(metrics["approximate_kl"].value)) < 1e-6
-    assert float(told["temperature"].value) == 0.5
+    assert float(result["temperature"].value) == 0.5
 
 
 def test_settings_that_cannot_be(lake, wanderer):

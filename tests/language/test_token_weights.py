@@ -70,8 +70,8 @@ def spoken(policy, environment, *texts):
 
 def read(world, speak, make_episode, tokenizer, *texts):
     policy = speak(world, tokenizer=tokenizer)
-    said, mask = spoken(policy, world, *texts)
-    episode = make_episode([[0.0] * len(texts)], [[1] * len(texts)]).replace(tokens=said, action_mask=mask)
+    row, mask = spoken(policy, world, *texts)
+    episode = make_episode([[0.0] * len(texts)], [[1] * len(texts)]).replace(tokens=row, action_mask=mask)
     return jax.tree.map(np.asarray, jax.jit(make_reader(world, policy))(episode))
 
 

@@ -112,7 +112,7 @@ def test_objects_are_reset_side_by_side(chat_folder):
         return [1.0] * len(completions)
 
     host = make_host(read_template(chat_folder("qwen_25")), factory=Meeting, reward=score, seconds=10.0)
-    said = np.full((3, 4), -1, np.int32)
-    said[:, 0] = host.reader.end
-    steps = host.step(np.arange(3, dtype=np.int32), np.full(3, -1, np.int32), said, np.ones(3, bool))
+    output = np.full((3, 4), -1, np.int32)
+    output[:, 0] = host.reader.end
+    steps = host.step(np.arange(3, dtype=np.int32), np.full(3, -1, np.int32), output, np.ones(3, bool))
     assert paid == ["Bern", "Rome", "Oslo"] and steps.over.all() and sorted(steps.conversation) == [0, 1, 2]

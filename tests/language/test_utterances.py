@@ -22,16 +22,16 @@ def test_actions_are_sampled_anew_where_something_was_said(lake, speak, params_o
     _, episode, _ = jax.jit(collector.collect)(collector.init(KEY, params), params, KEY)
     fresh = jax.jit(make_utterances(policy))(other, jax.random.key(2), episode)
     layout = policy.layout
-    begin, said = layout.observation, np.asarray(fresh.action_mask)
+    begin, output = layout.observation, np.asarray(fresh.action_mask)
     np.testing.assert_array_equal(fresh.tokens[:, :, :begin], episode.tokens[:, :, :begin])
-    np.testing.assert_array_equal(said.any(axis=2), np.asarray(episode.action_mask).any(axis=2))
+    np.testing.assert_array_equal(output.any(axis=2), np.asarray(episode.action_mask).any(axis=2))
     np.testing.assert_array_equal(fresh.reward, episode.reward)
-    assert (np.asarray(fresh.tokens) != np.asarray(episode.tokens))[said].any()
+    assert (np.asarray(fresh.tokens) != np.asarray(episode.tokens))[output].any()
     # The pass of training says the same of them, wherever they stand.
     rows = to_rows(fresh)
-    log_prob = score_tokens(policy.model, other, rows, layout).log_prob.reshape(said.shape)
-    np.testing.assert_allclose(np.asarray(fresh.behavior_log_prob)[said], np.asarray(log_prob)[said], atol=1e-4)
-    assert not np.asarray(fresh.behavior_log_prob)[~said].any()
+    log_prob = score_tokens(policy.model, other, rows, layout).log_prob.reshape(output.shape)
+    np.testing.assert_allclose(np.asarray(fresh.behavior_log_prob)[output], np.asarray(log_prob)[output], atol=1e-4)
+    assert not np.asarray(fresh.behavior_log_prob)[~output].any()
     # In each turn tokens follow each other, as in the episodes themselves.
     same = jnp.cumsum(fresh.token_mask, axis=2) - fresh.token_mask + fresh.position[:, :, :1]
     there = np.asarray(fresh.token_mask)

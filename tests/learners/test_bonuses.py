@@ -97,10 +97,10 @@ def test_counts_of_episodes_begin_anew():
         next_observation=jnp.broadcast_to(batch.next_observation[:1], (4, 4, 3)),
         first=jnp.zeros((4, 4), bool).at[0].set(True).at[2, 0].set(True),
     )
-    paid, state, told = bonus.apply(state, same)
+    paid, state, info = bonus.apply(state, same)
     np.testing.assert_allclose(paid[:, 0], [1.0, 2**-0.5, 1.0, 2**-0.5], rtol=1e-6)
     np.testing.assert_allclose(paid[:, 1], np.arange(1, 5) ** -0.5, rtol=1e-6)
-    assert float(told["codes"]) == 2.0  # That, and where the episode began.
+    assert float(info["codes"]) == 2.0  # That, and where the episode began.
     paid, _, _ = bonus.apply(state, same.replace(first=jnp.zeros((4, 4), bool)))
     np.testing.assert_allclose(paid[0, :2], [3**-0.5, 5**-0.5], rtol=1e-6)
     # Where it began is reached for the second time.
@@ -111,15 +111,15 @@ def test_counts_of_episodes_begin_anew():
 def test_bonuses_are_multiplied():
     batch = transition()
     bonus, state = start("product")
-    paid, after, told = bonus.apply(state, batch)
+    paid, after, info = bonus.apply(state, batch)
     parts = []
     for part in ("counts", "episodic_counts"):
         of_part, kept, _ = MAKERS[part](*SPACES).apply(state[part], batch)
         parts.append(of_part)
         jax.tree.map(np.testing.assert_array_equal, after[part], kept)
-        np.testing.assert_allclose(told[f"{part}/mean"], np.mean(of_part), rtol=1e-5)
+        np.testing.assert_allclose(info[f"{part}/mean"], np.mean(of_part), rtol=1e-5)
     np.testing.assert_allclose(paid, parts[0] * parts[1], rtol=1e-5)
-    assert {"counts/codes", "episodic_counts/codes"} < set(told)
+    assert {"counts/codes", "episodic_counts/codes"} < set(info)
 
 
 def test_a_bonus_is_divided_by_the_deviation_of_all_that_it_paid():
@@ -127,10 +127,10 @@ def test_a_bonus_is_divided_by_the_deviation_of_all_that_it_paid():
     inside = Bonus(init=lambda key, shapes: (), apply=lambda state, steps: (next(paid_inside), state, {"own": 1.0}))
     bonus = make_normalized_bonus(*SPACES, inner=lambda *spaces, axis_name: inside)
     state = bonus.init(KEY, jax.eval_shape(transition))
-    paid, state, told = bonus.apply(state, transition())  # 1 and 3 have the variance 1.
+    paid, state, info = bonus.apply(state, transition())  # 1 and 3 have the variance 1.
     np.testing.assert_allclose(paid, [[1.0, 3.0]], rtol=1e-5)
-    assert told["own"] == 1.0 and abs(float(told["deviation"]) - 1.0) < 1e-5
-    paid, _, told = bonus.apply(state, transition())  # 1, 3, 5 and 7 have the variance 5.
+    assert info["own"] == 1.0 and abs(float(info["deviation"]) - 1.0) < 1e-5
+    paid, _, info = bonus.apply(state, transition())  # 1, 3, 5 and 7 have the variance 5.
     np.testing.assert_allclose(paid, [[5.0 / 5**0.5, 7.0 / 5**0.5]], rtol=1e-5)
 
 
@@ -148,8 +148,8 @@ def test_counts_of_a_plane_ignore_the_others():
         observation=jnp.asarray(seen), next_observation=jnp.asarray(seen), first=jnp.zeros((2, 4), bool)
     )
     bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[1])
-    paid, state, told = bonus.apply(bonus.init(KEY, step), step)
-    assert state.projection.shape == (4, 12) and float(told["codes"]) == 1.0
+    paid, state, info = bonus.apply(bonus.init(KEY, step), step)
+    assert state.projection.shape == (4, 12) and float(info["codes"]) == 1.0
     np.testing.assert_allclose(paid, 8**-0.5, rtol=1e-6)  # All eight are visits of one place.
     bonus = make_count_bonus(space, SPACES[1], num_bits=12, planes=[0, 2])
     assert float(bonus.apply(bonus.init(KEY, step), step)[2]["codes"]) > 4.0

@@ -18,15 +18,15 @@ class Counting:
     """Counts its updates, and keeps the probabilities that it was told."""
 
     params: jax.Array
-    told: jax.Array
+    prob: jax.Array
 
 
 def count(state, key, rollout):
-    told = state.told if rollout is None else rollout.transition.behavior_log_prob
-    return state.replace(params=state.params + 1.0, told=told), {}
+    prob = state.prob if rollout is None else rollout.transition.behavior_log_prob
+    return state.replace(params=state.params + 1.0, prob=prob), {}
 
 
-COUNTING = Learner(init=lambda key, start=None: Counting(params=jnp.zeros(()), told=jnp.zeros((2, 1))), update=count)
+COUNTING = Learner(init=lambda key, start=None: Counting(params=jnp.zeros(()), prob=jnp.zeros((2, 1))), update=count)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_unaware_take_probabilities_for_their_own():
     state = learner.init(KEY)
     state = state.replace(inner=state.inner.replace(params=jnp.log(jnp.float32(4.0))))  # Action 1 with 1/4, 0 with 3/4.
     state, metrics = learner.update(state, KEY, rollout)
-    np.testing.assert_allclose(jnp.exp(state.inner.told), [[0.25], [0.75]], rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(state.inner.prob), [[0.25], [0.75]], rtol=1e-6)
     # (ln 2 + ln 1/3) / 2
     np.testing.assert_allclose(metrics["staleness"], -0.2027, atol=1e-4)
 

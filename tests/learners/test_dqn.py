@@ -16,7 +16,7 @@ from jaxagents.policies.actor_critic import act
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.types import Box, Collector, Discrete, PolicyInput, Rollout, Sample, Stateful, Transition
 from jaxagents.values.q_function import QFunction
-from tests.fakes import make_world, with_numbers
+from tests.fakes import make_transition, make_world, with_numbers
 
 KEY = jax.random.key(0)
 NUM_STATES = 4
@@ -78,15 +78,13 @@ def one_step(observation, action, reward, terminated, truncated, next_observatio
     """Returns a sequence of one-hot states of one environment, leaves `[n, 1, ...]`."""
     eye = np.eye(NUM_STATES, dtype=np.float32)
     column = lambda values, dtype: jnp.asarray(values, dtype)[:, None]  # noqa: E731
-    return Transition(
+    return make_transition(
         observation=jnp.asarray(eye[observation])[:, None],
         action=column(action, jnp.int32),
-        behavior_log_prob=column([0.0] * len(action), jnp.float32),
         reward=column(reward, jnp.float32),
         terminated=column(terminated, bool),
         truncated=column(truncated, bool),
         next_observation=jnp.asarray(eye[next_observation])[:, None],
-        first=column([False] * len(action), bool),
     )
 
 
@@ -228,23 +226,6 @@ def test_hyperparameters_are_arrays_of_the_state_and_are_used():
         state = with_numbers(state, discount=discount)
         np.testing.assert_allclose(update(state, KEY, weighted(transition))[0].network[0, 0], discount * 5.0, rtol=1e-6)
     assert update._cache_size() == 1
-
-
-@pytest.mark.slow
-def test_devices_agree_with_one_device():
-    learner = make_dqn(TABLE, optax.adam(0.1), axis_name="device")
-    alone = make_dqn(TABLE, optax.adam(0.1))
-    whole = weighted(CORRIDOR)
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), whole)
-    parts = parts.replace(weight=whole.weight.reshape(2, -1))
-    expected, expected_metrics = alone.update(alone.init(KEY), KEY, whole)
-    actual, metrics = jax.pmap(learner.update, axis_name="device", in_axes=(None, None, 0), devices=jax.devices()[:2])(
-        learner.init(KEY), KEY, parts
-    )
-    for device in range(2):
-        np.testing.assert_allclose(actual.network[device], expected.network, rtol=1e-5)
-        np.testing.assert_allclose(metrics["loss"][device], expected_metrics["loss"], rtol=1e-5)
-    np.testing.assert_allclose(metrics["priority"].reshape(-1), expected_metrics["priority"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def test_each_loss_teaches_its_own_part():
         for part, gradient in gradients[loss].items():
             moved = any(bool(np.any(leaf != 0.0)) for leaf in jax.tree.leaves(gradient))
             assert moved == (part in own), (loss, part)
-    told = losses(noisy)
-    np.testing.assert_allclose(told["loss"], sum(told[name] for name in parts), rtol=1e-5)
+    result = losses(noisy)
+    np.testing.assert_allclose(result["loss"], sum(result[name] for name in parts), rtol=1e-5)
 
 
 @pytest.mark.exhaustive

@@ -19,8 +19,8 @@ from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.policies.latent_model import LatentModel, make_latent_model
 from jaxagents.search.self_play import make_search_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Sample, TimeStep, Transition
-from tests.fakes import make_world
+from jaxagents.types import Box, Discrete, TimeStep
+from tests.fakes import make_sample, make_world
 
 KEY = jax.random.key(0)
 NUMBERS = {"encoder": 0.5, "move": 0.3, "reward": 0.7, "value": 2.0}
@@ -63,10 +63,10 @@ def sample(terminated=(False, False), truncated=(False, False), extras=None):
     def column(values, dtype=jnp.float32):
         return jnp.asarray(values, dtype)[:, None]
 
-    transition = Transition(
+    return make_sample(
+        weight=jnp.full(1, 2.0),
         observation=column([1.0, 2.0])[..., None],
         action=column([1, 0], jnp.int32),
-        behavior_log_prob=column([0.0, 0.0]),
         reward=column([1.0, 3.0]),
         terminated=column(terminated, bool),
         truncated=column(truncated, bool),
@@ -74,7 +74,6 @@ def sample(terminated=(False, False), truncated=(False, False), extras=None):
         first=column([True, False], bool),
         extras={"search_policy": jnp.array([[[0.8, 0.2]], [[0.1, 0.9]]])} if extras is None else extras,
     )
-    return Sample(transition=transition, weight=jnp.full(1, 2.0))
 
 
 def update(**options):
@@ -107,19 +106,13 @@ def test_only_what_later_steps_ask_of_a_latent_is_halved():
     """The heads of every unrolled step move the dynamics by their whole gradient, those of the step after by half.
 
     Latents are 0.5, and 0.5 + m, 0.5 + 2 m after actions 1; the loss of the k-th one is made of its value alone."""
-    zeros = jnp.zeros((3, 1))
-    transition = Transition(
-        observation=zeros[..., None] + 1.0,
+    batch = make_sample(
+        (3, 1),
+        observation=jnp.ones((3, 1, 1)),
         action=jnp.ones((3, 1), jnp.int32),
-        behavior_log_prob=zeros,
-        reward=zeros,
-        terminated=zeros > 0.0,
-        truncated=zeros > 0.0,
-        next_observation=zeros[..., None],  # Values of successors are 0, and returns with them.
-        first=zeros > 0.0,
+        next_observation=jnp.zeros((3, 1, 1)),  # Values of successors are 0, and returns with them.
         extras={"search_policy": jnp.zeros((3, 1, 2))},
     )
-    batch = Sample(transition=transition, weight=jnp.ones(1))
     for num_unroll, passed in ((1, [1.0]), (2, [1.0, 1.5])):
         learner = make_muzero(LINEAR, optax.sgd(1.0), num_unroll=num_unroll, value_coefficient=1.0)
         before = LINEAR.init(KEY) | {"reward": jnp.float32(0.0)}

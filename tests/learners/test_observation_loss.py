@@ -95,8 +95,8 @@ def test_scores_of_sampled_tokens_are_those_of_the_layout_that_acted(played):
 def test_the_trace_passes_through_observations_by_hand(make_episode):
     # Two turns of a mark, a word that is read and one that is said: the mark stays out.
     episode = make_episode([[0.0, 1.0]], [[2, 2]], slot=3)
-    said = episode.action_mask.at[:, :, 1].set(False)
-    episode = episode.replace(action_mask=said)
+    output = episode.action_mask.at[:, :, 1].set(False)
+    episode = episode.replace(action_mask=output)
     value = jnp.array([[[9.0, 0.1, 0.2], [9.0, 0.3, 0.5]]])
     view = EpisodeView(episode=episode, policy=TokenStatistics(value=value))
     found = gae_every_token(view, trace_decay=0.5)

@@ -23,6 +23,7 @@ SEEN, MOVES = Box((2,)), Box((1,), -1.0, 1.0)
 PRICES = {"temperature": 1.0, "loc": 1.0, "scale": 10.0}
 # Options of the critics and of the learner.
 FAMILY = {
+    "sac": ({}, {}),
     "redq": ({"num_critics": 4}, {"num_target_critics": 2, "actor_loss": mean_actor_loss, "policy_period": 2}),
     "droq": ({"encoder": RegularizedMLP((8,), layer_norm=True, dropout_rate=0.25)}, {"actor_loss": mean_actor_loss}),
     "crossq": ({"encoder": RegularizedMLP((8,), batch_norm=True)}, {"policy_period": 3}),

@@ -322,17 +322,17 @@ def test_dropped_rows_count_nowhere(markov):
 
 @pytest.mark.exhaustive
 def test_agents_tell_the_optimiser_the_length_of_the_run(lake, speak):
-    told = []
+    result = []
     agent = make_agent(
         lake,
         policy=speak,
-        optimizer=lambda steps: told.append(steps) or optax.sgd(0.1),
+        optimizer=lambda steps: result.append(steps) or optax.sgd(0.1),
         num_epochs=2,
         num_minibatches=3,
         **SLOTS,
     )
     agent.make_learner(None, 7)
-    assert told == [42] and agent.policy.layout.num_turns == 6
+    assert result == [42] and agent.policy.layout.num_turns == 6
 
 
 @pytest.mark.exhaustive

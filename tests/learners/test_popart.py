@@ -10,7 +10,8 @@ from jaxagents.learners.popart import rescale_values, with_value_scale
 from jaxagents.learners.ppo import make_ppo
 from jaxagents.networks.torsos import MLP
 from jaxagents.policies.actor_critic import make_actor_critic
-from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Transition
+from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput
+from tests.fakes import make_rollout
 
 KEY = jax.random.key(0)
 INNER = make_actor_critic(Box((2,)), Discrete(2), encoder=MLP((3,)))
@@ -56,17 +57,15 @@ def test_gradients_are_those_of_errors_in_units_of_the_scale():
 def rollout(reward):
     """Returns one step that terminates: the target of every step is its reward."""
     ones = jnp.ones((1, 3))
-    transition = Transition(
+    return make_rollout(
+        carry=SCALED.initial_carry((3,)),
         observation=OBSERVATION,
         action=jnp.zeros((1, 3), jnp.int32),
         behavior_log_prob=jnp.log(0.5 * ones),
         reward=jnp.asarray([reward]),
         terminated=ones > 0,
-        truncated=ones < 0,
-        next_observation=OBSERVATION,
         first=ones > 0,
     )
-    return Rollout(transition=transition, carry=SCALED.initial_carry((3,)))
 
 
 def test_ppo_learns_in_units_of_its_targets():

@@ -425,16 +425,16 @@ def test_agents_normalise_for_the_learner_as_for_the_policy():
 
 
 def test_agents_tell_the_optimiser_the_length_of_the_run():
-    told = []
+    result = []
 
     def optimizer(num_updates):
-        told.append(num_updates)
+        result.append(num_updates)
         return optax.sgd(0.1)
 
     world = make_world(None, None, Box((NUM_STATES,)), Discrete(2), 1)
     agent = make_agent(world, policy=lambda *given: TABLE, optimizer=optimizer, num_epochs=3, num_minibatches=2)
     learner = agent.make_learner(None, 7)
-    assert told == [7 * 3 * 2]
+    assert result == [7 * 3 * 2]
     state = learner.init(KEY, {"actor": jnp.ones((NUM_STATES, 2)), "critic": VALUES})
     np.testing.assert_array_equal(state.params["actor"], 1.0)
     assert agent.policy.apply(state.params, (), PolicyInput(observation=jnp.zeros((1, 1, NUM_STATES)), first=None))[

@@ -12,6 +12,7 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.distributions import Categorical
 from jaxagents.policies.actor_critic import act, as_policy, make_actor_critic
 from jaxagents.types import ActorCritic, Box, Discrete, PolicyInput, Rollout, Transition
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 
@@ -96,12 +97,10 @@ def column(values, dtype=jnp.float32):
 @pytest.mark.exhaustive
 def test_recurrent_values_of_successors_use_the_carry_after_the_step():
     made = ActorCritic(init=lambda key: jnp.float32(2.0), initial_carry=jnp.zeros, apply=apply_sum)
-    transition = Transition(
+    transition = make_transition(
         observation=column([1.0, 10.0, 100.0]),
         action=column([0, 0, 0], jnp.int32),
         behavior_log_prob=jnp.full((3, 1), jnp.log(0.5)),
-        reward=column([0.0, 0.0, 0.0]),
-        terminated=column([0, 0, 0], bool),
         truncated=column([0, 1, 0], bool),
         next_observation=column([10.0, 20.0, 200.0]),
         first=column([0, 0, 1], bool),

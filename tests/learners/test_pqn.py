@@ -15,10 +15,10 @@ from jaxagents.networks.torsos import MLP
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Box, Discrete, Rollout, Stateful, Transition
+from jaxagents.types import Box, Discrete, Stateful
 from jaxagents.values.distributions import quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
-from tests.fakes import require_agreement
+from tests.fakes import make_rollout, require_agreement
 
 KEY = jax.random.key(0)
 TABLE = QFunction(
@@ -31,10 +31,9 @@ def rollout(state, action, reward, terminated, truncated, next_state, extras=Non
     """Returns steps of one environment, leaves `[T, 1, ...]`; lists `[T]`, or arrays `[T, B]`."""
     fields = (np.asarray(field) for field in (state, action, reward, terminated, truncated, next_state))
     state, action, reward, terminated, truncated, next_state = (f[:, None] if f.ndim == 1 else f for f in fields)
-    transition = Transition(
+    return make_rollout(
         observation=jnp.asarray(EYE[state]),
         action=jnp.asarray(action, jnp.int32),
-        behavior_log_prob=jnp.zeros(state.shape),
         reward=jnp.asarray(reward, jnp.float32),
         terminated=jnp.asarray(terminated, bool),
         truncated=jnp.asarray(truncated, bool),
@@ -42,7 +41,6 @@ def rollout(state, action, reward, terminated, truncated, next_state, extras=Non
         first=jnp.ones(state.shape, bool),
         extras=extras or {},
     )
-    return Rollout(transition=transition, carry=())
 
 
 NETWORK = jnp.arange(8.0).reshape(4, 2)

@@ -42,8 +42,8 @@ def played(sums, speak, params_of):
 
 
 def log_prob(policy, params, episode):
-    said = score_tokens(policy.model, params, to_rows(episode), policy.layout).log_prob
-    return jnp.sum(said.reshape(episode.tokens.shape) * episode.action_mask, axis=(1, 2))
+    scores = score_tokens(policy.model, params, to_rows(episode), policy.layout).log_prob
+    return jnp.sum(scores.reshape(episode.tokens.shape) * episode.action_mask, axis=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +187,11 @@ def test_rows_of_all_devices_are_one_batch(played):
         alone = make_preference(policy.model, optax.sgd(RATE), **options)
         spread = make_preference(policy.model, optax.sgd(RATE), axis_name="devices", **options)
         state = alone.init(KEY, params).replace(reference=other)
-        expected, told = jax.jit(alone.update)(state, KEY, doubled)
+        expected, result = jax.jit(alone.update)(state, KEY, doubled)
         split = jax.tree.map(lambda leaf: leaf.reshape(2, 6, *leaf.shape[1:]), doubled)
         mapped = jax.vmap(spread.update, in_axes=(None, None, 0), axis_name="devices")
         after, metrics = jax.jit(mapped)(state, KEY, split)
-        np.testing.assert_allclose(metrics["loss"][0], told["loss"], rtol=1e-5)
+        np.testing.assert_allclose(metrics["loss"][0], result["loss"], rtol=1e-5)
         jax.tree.map(lambda one, all: np.testing.assert_allclose(one[1], all, atol=1e-5), after.params, expected.params)
 
 

@@ -14,9 +14,10 @@ from jaxagents.losses.q import q_target
 from jaxagents.networks.recurrent import GRU
 from jaxagents.networks.torsos import MLP
 from jaxagents.ops.value_distributions import expected_values
-from jaxagents.types import Box, Discrete, PolicyInput, Sample, Transition
+from jaxagents.types import Box, Discrete, PolicyInput, Sample
 from jaxagents.values.distributions import implicit_quantiles
 from jaxagents.values.q_function import QFunction, make_q_function
+from tests.fakes import make_transition
 
 KEY = jax.random.key(0)
 
@@ -47,10 +48,9 @@ def column(values, dtype=jnp.float32):
 
 
 # The second step is cut off, and the last one terminates.
-STEPS = Transition(
+STEPS = make_transition(
     observation=column([1.0, 10.0, 100.0, 1000.0]),
     action=column([0, 1, 0, 1], jnp.int32),
-    behavior_log_prob=column([0.0] * 4),
     reward=column([1.0, 2.0, 3.0, 4.0]),
     terminated=column([0, 0, 0, 1], bool),
     truncated=column([0, 1, 0, 0], bool),

@@ -75,8 +75,8 @@ def learned(learner, num_updates=1500):
 
 def team_values(mixer, network):
     """Returns the team's value of every place and joint action, `[4, 2, 2]`."""
-    told = PolicyInput(observation=jnp.broadcast_to(jnp.eye(4)[:, None], (4, 2, 4)), first=jnp.ones(4, bool))
-    _, q = act(TABLES, network["agents"], (), told)
+    given = PolicyInput(observation=jnp.broadcast_to(jnp.eye(4)[:, None], (4, 2, 4)), first=jnp.ones(4, bool))
+    _, q = act(TABLES, network["agents"], (), given)
     pairs = jnp.stack(jnp.broadcast_arrays(q[:, 0, :, None], q[:, 1, None, :]), axis=-1)
     state = jnp.broadcast_to(jnp.tile(jnp.eye(4), 2)[:, None, None], (4, 2, 2, 8))
     return mixer.apply(network["mixer"], pairs, state)

@@ -71,14 +71,14 @@ def test_turns_are_taken_and_parameters_handed_over(batch, restart, expected):
 
 def test_metrics_count_in_their_own_turn(batch):
     learner = make_learner(batch, True)
-    state, told = learner.init(KEY, jnp.float32(7.0)), []
+    state, updates = learner.init(KEY, jnp.float32(7.0)), []
     for _ in range(3):
         state, metrics = jax.jit(learner.update)(state, KEY, batch)
-        told.append({name: (float(metric.total), float(metric.count)) for name, metric in metrics.items()})
+        updates.append({name: (float(metric.total), float(metric.count)) for name, metric in metrics.items()})
     # Before the imitation is due, and when the reinforcement's turn is, there is nothing to tell of it.
-    assert [one["imitated"] for one in told] == [(0.0, 0.0), (9.0, 6.0), (0.0, 0.0)]
-    assert [one["reinforced"] for one in told] == [(0.0, 0.0), (0.0, 0.0), (3.0, 2.0)]
-    assert [one["stored"] for one in told] == [(4.0, 1.0), (8.0, 1.0), (0.0, 0.0)]
+    assert [one["imitated"] for one in updates] == [(0.0, 0.0), (9.0, 6.0), (0.0, 0.0)]
+    assert [one["reinforced"] for one in updates] == [(0.0, 0.0), (0.0, 0.0), (3.0, 2.0)]
+    assert [one["stored"] for one in updates] == [(4.0, 1.0), (8.0, 1.0), (0.0, 0.0)]
 
 
 def test_a_state_of_its_own_kind_is_taken_up(batch):

@@ -365,21 +365,6 @@ def test_init_keeps_given_parameters_and_holds_no_buffer_twice():
     jax.jit(learner.update, donate_argnums=0)(state, KEY, sample([0.0], [1], [0]))
 
 
-@pytest.mark.exhaustive
-def test_devices_agree_with_one_device():
-    batch = jax.tree.map(
-        lambda leaf: jnp.concatenate([leaf, leaf + 1 if leaf.dtype == jnp.float32 else leaf], axis=leaf.ndim > 1),
-        sample([1.0], [0], [0]),
-    )
-    parts = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, 2, axis=leaf.ndim > 1)), batch)
-    expected, _ = make_linear().update(make_linear().init(KEY), KEY, batch)
-    learner = make_linear(axis_name="device")
-    actual, _ = jax.pmap(learner.update, axis_name="device", in_axes=(None, None, 0), devices=jax.devices()[:2])(
-        learner.init(KEY), KEY, parts
-    )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-5), actual, expected)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -32,7 +32,7 @@ def test_steps_before_the_first_wrong_one_are_good_and_it_is_to_blame(episode):
 
 
 @pytest.mark.parametrize(
-    ("said", "length", "expected"),
+    ("words", "length", "expected"),
     [
         ([7, 8, 9], 3, 2.0),
         ([7, 8, 1], 3, 1.5),
@@ -42,8 +42,8 @@ def test_steps_before_the_first_wrong_one_are_good_and_it_is_to_blame(episode):
         ([7, 8, 9], 0, 0.0),
     ],
 )
-def test_likeness_is_that_of_the_kind_and_then_of_the_rest(episode, said, length, expected):
-    tokens = episode.tokens.at[:, :, 1:].set(jnp.array(said)[None, None])
+def test_likeness_is_that_of_the_kind_and_then_of_the_rest(episode, words, length, expected):
+    tokens = episode.tokens.at[:, :, 1:].set(jnp.array(words)[None, None])
     mask = episode.action_mask & (jnp.arange(4)[None, None] <= length)
     actual = likeness(episode.replace(tokens=tokens, action_mask=mask), episode)
     np.testing.assert_allclose(actual[0], [expected] * 3)

@@ -85,9 +85,9 @@ def test_weights_follow_their_schedules_and_aggregations_remember(shown):
 def test_the_expert_speaks_in_the_slots_of_the_policy(shown, lake):
     policy, _, episode = shown
     layout = policy.layout
-    said = np.asarray(episode.tokens)[:, :, layout.observation :][np.asarray(episode.valid)]
-    assert (said[:, 1] == policy.tokenizer.marks["end"]).all()
-    words = {policy.lexicon.text([row - 5]) for row in np.unique(said[:, 0])}
+    output = np.asarray(episode.tokens)[:, :, layout.observation :][np.asarray(episode.valid)]
+    assert (output[:, 1] == policy.tokenizer.marks["end"]).all()
+    words = {policy.lexicon.text([row - 5]) for row in np.unique(output[:, 0])}
     assert words <= {"left", "down", "right", "up"} and len(words) > 2
     assert np.asarray(episode.action_valid)[np.asarray(episode.valid)].all()
 

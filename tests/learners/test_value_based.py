@@ -18,10 +18,10 @@ from jaxagents.ops.schedules import linear_schedule
 from jaxagents.rollouts.evaluate import make_evaluator
 from jaxagents.rollouts.unroll import make_rollout_collector
 from jaxagents.training.program import make_program, run_updates
-from jaxagents.types import Sample, Transition
+from jaxagents.types import Sample
 from jaxagents.values.distributions import categorical, implicit_quantiles
 from jaxagents.values.q_function import make_q_function
-from tests.fakes import require_agreement
+from tests.fakes import make_transition, require_agreement
 
 KEY = jax.random.key(0)
 WORLD = tmaze.make_environment(2)
@@ -48,10 +48,9 @@ def experience(length, batch_size, carry_size):
     generator, shape = np.random.default_rng(0), (length, batch_size)
     flags = [jnp.asarray(generator.random(shape) < 0.2) for _ in range(3)]
     seen, following = (jnp.asarray(generator.normal(size=(*shape, 4)), jnp.float32) for _ in range(2))
-    transition = Transition(
+    transition = make_transition(
         observation=seen,
         action=jnp.asarray(generator.integers(0, 4, shape), jnp.int32),
-        behavior_log_prob=jnp.zeros(shape),
         reward=jnp.asarray(generator.normal(size=shape), jnp.float32),
         terminated=flags[0],
         truncated=flags[1] & ~flags[0],

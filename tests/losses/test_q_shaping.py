@@ -36,17 +36,17 @@ def test_temporal_differences_count_from_an_update_on_and_where_they_may():
 def test_values_of_a_heuristic_draw_in_the_first_updates():
     """Of the first step (4 + 0 + 1) / 3; of the second, about whose last action nothing is said, (1 + 0.25) / 2."""
     wanted = [[-1.0, 2.0, 3.0], [1.0, 1.0, NAN]]
-    told = view(6, heuristic_values=wanted)
-    np.testing.assert_allclose(heuristic_values(told, coefficient=2.0, until=7), [[2 * 5 / 3, 1.25]], rtol=1e-6)
-    np.testing.assert_allclose(heuristic_values(told, until=6), [[0.0, 0.0]])
+    views = view(6, heuristic_values=wanted)
+    np.testing.assert_allclose(heuristic_values(views, coefficient=2.0, until=7), [[2 * 5 / 3, 1.25]], rtol=1e-6)
+    np.testing.assert_allclose(heuristic_values(views, until=6), [[0.0, 0.0]])
     np.testing.assert_allclose(heuristic_values(view(heuristic_values=[[NAN] * 3] * 2), until=1), [[0.0, 0.0]])
 
     def total(q, until):
-        return jnp.sum(heuristic_values(told.replace(q=q), until=until))
+        return jnp.sum(heuristic_values(views.replace(q=q), until=until))
 
     gradient = jax.jit(jax.grad(total), static_argnums=1)
-    np.testing.assert_allclose(gradient(told.q, 7), [[[4 / 3, 0.0, 2 / 3], [-1.0, -0.5, 0.0]]], rtol=1e-6)
-    assert not gradient(told.q, 6).any()
+    np.testing.assert_allclose(gradient(views.q, 7), [[[4 / 3, 0.0, 2 / 3], [-1.0, -0.5, 0.0]]], rtol=1e-6)
+    assert not gradient(views.q, 6).any()
 
 
 def test_what_nobody_told_is_refused():

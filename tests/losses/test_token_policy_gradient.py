@@ -212,11 +212,11 @@ def test_nft_has_the_gradient_of_grpo_on_data_of_the_policy_itself(powers, stand
     advantage = jnp.asarray((reward - share)[:, None] * np.ones((8, 3)), jnp.float32)
     scale = np.sqrt(share * (1 - share))[:, None] if standardize else 1.0
 
-    def said(logits):
+    def loss_of(logits):
         return jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[..., None], axis=2)[..., 0]
 
     def slope(loss, advantage):
-        return jax.grad(lambda x: jnp.sum(loss(said(x), said(logits), advantage, jnp.ones((8, 3), bool))))(logits)
+        return jax.grad(lambda x: jnp.sum(loss(loss_of(x), loss_of(logits), advantage, jnp.ones((8, 3), bool))))(logits)
 
     weighted = partial(nft, failure_power=powers[0], success_power=powers[1])
     expected = slope(ppo_clip, advantage / scale)

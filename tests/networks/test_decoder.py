@@ -52,19 +52,19 @@ def test_decoding_through_scanned_layers_copies_no_stack_of_caches(num_kv_heads)
 
 
 def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch):
-    told = []
+    masks = []
 
     def spy(query, key, value, bias, *, causal):
-        told.append(causal)
+        masks.append(causal)
         return query
 
     monkeypatch.setattr(decoder_layers, "attend", spy)
     decoder, tokens = Decoder(**SIZES), jnp.zeros((1, 4), jnp.int32)
     params = decoder.init(jax.random.key(0), tokens, tokens, jnp.ones((1, 4, 4), bool))
-    assert set(told) == {False}
-    told.clear()
+    assert set(masks) == {False}
+    masks.clear()
     decoder.apply(params, tokens, tokens, causal_mask(jnp.ones((1, 4), bool)))
-    assert told == [True, True]
+    assert masks == [True, True]
 
 
 def test_unknown_policies_of_remat_are_refused():

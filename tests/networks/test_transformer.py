@@ -98,8 +98,8 @@ def test_the_fused_kernel_is_given_a_key_for_every_query_and_told_what_is_causal
     monkeypatch.setattr(attention, "_has_cudnn", lambda: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
     attend(query, key, value, mask_bias(mask), causal=causal)
-    (seen, told), others = given.pop(), np.arange(6) != 3
-    assert told == causal
+    (seen, masks), others = given.pop(), np.arange(6) != 3
+    assert masks == causal
     np.testing.assert_array_equal(seen[0, others], mask[0, others])
     assert np.flatnonzero(seen[0, 3]).tolist() == [3 if causal else 0]  # With `is_causal`, one that it may see.
     attend(query[:, :4], key, value, mask_bias(mask[:, :4]), causal=causal)
@@ -108,20 +108,20 @@ def test_the_fused_kernel_is_given_a_key_for_every_query_and_told_what_is_causal
 
 @pytest.mark.parametrize("scanned", [False, True])
 def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch, scanned):
-    told = []
+    masks = []
 
     def spy(query, key, value, bias, *, causal=False):
-        told.append(causal)
+        masks.append(causal)
         return query
 
     monkeypatch.setattr(decoder_layers, "attend", spy)
     model = Transformer(vocab_size=5, features=8, num_heads=2, scan_layers=scanned)
     tokens, mask = jnp.zeros((1, 4), jnp.int32), jnp.ones((1, 4, 4), bool)
     params = model.init(jax.random.key(0), tokens, tokens, mask)
-    assert set(told) == {False}
-    told.clear()
+    assert set(masks) == {False}
+    masks.clear()
     model.apply(params, tokens, tokens, causal_mask(jnp.ones((1, 4), bool)))
-    assert set(told) == {True}
+    assert set(masks) == {True}
 
 
 def test_rotation_by_hand():

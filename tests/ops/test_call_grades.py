@@ -30,20 +30,20 @@ def call(verb, name, pairs):
 
 @pytest.mark.parametrize("case", CASES)
 def test_calls_are_graded_as_written(case):
-    said, parts, (fine, intermediate, coarse), error = CASES[case]
-    found = match(call(*said), call(*RIGHT))
+    predicted, parts, (fine, intermediate, coarse), error = CASES[case]
+    found = match(call(*predicted), call(*RIGHT))
     actual = (found.name, found.keys, found.values, found.missing, found.invented)
     np.testing.assert_allclose(actual, parts, rtol=1e-6)
     read = jnp.bool_(True)
     details = {"fine": fine, "intermediate": intermediate, "coarse": coarse}
     for detail, expected in details.items():
-        np.testing.assert_allclose(toolrl(call(*said), call(*RIGHT), read, detail=detail), expected, rtol=1e-5)
-        smaller = toolrl(call(*said), call(*RIGHT), read, detail=detail, scale=1.0)
+        np.testing.assert_allclose(toolrl(call(*predicted), call(*RIGHT), read, detail=detail), expected, rtol=1e-5)
+        smaller = toolrl(call(*predicted), call(*RIGHT), read, detail=detail, scale=1.0)
         np.testing.assert_allclose(smaller, 1 + (expected - 1) / 3, rtol=1e-5)  # The form keeps its weight.
-    np.testing.assert_allclose(errors(call(*said), call(*RIGHT), read), error)
+    np.testing.assert_allclose(errors(call(*predicted), call(*RIGHT), read), error)
     # What cannot be read: no point for the form, and the least for the rest.
-    np.testing.assert_allclose(toolrl(call(*said), call(*RIGHT), ~read), -3.0)
-    np.testing.assert_allclose(errors(call(*said), call(*RIGHT), ~read), -2.0)
+    np.testing.assert_allclose(toolrl(call(*predicted), call(*RIGHT), ~read), -3.0)
+    np.testing.assert_allclose(errors(call(*predicted), call(*RIGHT), ~read), -2.0)
 
 
 def test_an_invented_key_beside_the_right_ones_is_less_bad_than_one_in_their_place():
@@ -62,9 +62,9 @@ def test_fields_of_one_word_are_values_of_their_place_and_calls_need_none():
 
 
 def test_the_same_under_jit_and_vmap():
-    said = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[call(*CASES[name][0]) for name in CASES])
+    predicted = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[call(*CASES[name][0]) for name in CASES])
     read = jnp.ones(len(CASES), bool)
-    actual = jax.jit(jax.vmap(toolrl, in_axes=(0, None, 0)))(said, call(*RIGHT), read)
+    actual = jax.jit(jax.vmap(toolrl, in_axes=(0, None, 0)))(predicted, call(*RIGHT), read)
     np.testing.assert_allclose(actual, [CASES[name][2][0] for name in CASES], rtol=1e-5)
 
 

@@ -70,11 +70,11 @@ def test_batches_of_batches_are_those_of_cond():
 def test_a_side_that_no_row_takes_is_not_computed(predicate, calls):
     count = []
 
-    def told(x):
+    def computed(x):
         jax.debug.callback(lambda x: count.append(float(x)), x)
         return x + 1.0
 
-    program = jax.jit(jax.vmap(lambda p, x: cond(p, told, lambda x: x, x)))
+    program = jax.jit(jax.vmap(lambda p, x: cond(p, computed, lambda x: x, x)))
     result = program(jnp.asarray(predicate), jnp.arange(2.0))
     jax.effects_barrier()
     assert len(count) == calls

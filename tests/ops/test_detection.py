@@ -17,10 +17,10 @@ def overlap(one, other):
     return width * height / (sum(areas) - width * height)
 
 
-def released(said, truth):
+def released(guesses, truth):
     """Visual-RFT@9486633, grpo.py:109-212: said are (box, confidence) in their order."""
     boxes, unique = [], []
-    for box, confidence in said:
+    for box, confidence in guesses:
         if tuple(box) not in boxes:
             boxes.append(tuple(box))
             unique.append((box, confidence))
@@ -39,21 +39,21 @@ def released(said, truth):
     return sum(iou for iou, _ in results) / max(len(truth), len(results)), sum(sure) / len(results)
 
 
-def ours(said, truth, room=4):
+def ours(guesses, truth, room=4):
     box, confidence = np.zeros((room, 4), np.float32), np.zeros(room, np.float32)
     other = np.zeros((room, 4), np.float32)
-    for number, (one, sure) in enumerate(said):
+    for number, (one, sure) in enumerate(guesses):
         box[number], confidence[number] = one, sure
     other[: len(truth)] = np.reshape(truth, (-1, 4))
     there = np.arange(room)
-    return jax.jit(detection_rewards)(box, confidence, there < len(said), other, there < len(truth))
+    return jax.jit(detection_rewards)(box, confidence, there < len(guesses), other, there < len(truth))
 
 
 A, B, BESIDE, FAR = [0, 0, 2, 2], [4, 0, 6, 2], [0, 0, 3, 2], [8, 8, 9, 9]
 
 
 @pytest.mark.parametrize(
-    "said, truth, expected",
+    "guesses, truth, expected",
     [
         ([(A, 0.9)], [A], (1.0, 0.9)),
         ([(BESIDE, 0.9)], [A], (2 / 3, 0.9)),
@@ -68,9 +68,9 @@ A, B, BESIDE, FAR = [0, 0, 2, 2], [4, 0, 6, 2], [0, 0, 3, 2], [8, 8, 9, 9]
         ([], [A], (0.0, 0.0)),
     ],
 )
-def test_by_hand(said, truth, expected):
-    np.testing.assert_allclose(ours(said, truth), expected, rtol=1e-6)
-    np.testing.assert_allclose(released(said, truth), expected, rtol=1e-6)
+def test_by_hand(guesses, truth, expected):
+    np.testing.assert_allclose(ours(guesses, truth), expected, rtol=1e-6)
+    np.testing.assert_allclose(released(guesses, truth), expected, rtol=1e-6)
 
 
 def test_as_released():
@@ -78,9 +78,9 @@ def test_as_released():
     for _ in range(200):
         corners = draw.integers(0, 4, (8, 2))
         boxes = np.concatenate([corners, corners + draw.integers(1, 4, (8, 2))], axis=1).tolist()
-        said = [(box, draw.choice([0.1, 0.5, 0.9])) for box in boxes[: draw.integers(0, 5)]]
+        guesses = [(box, draw.choice([0.1, 0.5, 0.9])) for box in boxes[: draw.integers(0, 5)]]
         truth = boxes[4 : 4 + draw.integers(1, 5)]
-        np.testing.assert_allclose(ours(said, truth), released(said, truth), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours(guesses, truth), released(guesses, truth), rtol=1e-5, atol=1e-6)
 
 
 def test_boxes_without_an_area_share_nothing():

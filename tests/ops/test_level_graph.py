@@ -54,11 +54,11 @@ def eligible(success, parent, most):
 
 
 def test_the_frontier_is_that_of_the_rule():
-    generator, told, sizes = np.random.default_rng(0), jax.jit(frontier, static_argnames="max_children"), set()
+    generator, best, sizes = np.random.default_rng(0), jax.jit(frontier, static_argnames="max_children"), set()
     for _ in range(200):
         success = generator.choice([-1.0, 0.1, 0.3, 0.6, 0.9], 8, p=[0.2, 0.4, 0.1, 0.1, 0.2])
         parent = [-1, *(int(generator.integers(index)) for index in range(1, 8))]
-        found = np.flatnonzero(told(graph_of(success, parent), max_children=2)).tolist()
+        found = np.flatnonzero(best(graph_of(success, parent), max_children=2)).tolist()
         assert found == eligible(success, parent, 2)
         sizes.add(len(found))
     assert {0, 1, 2} <= sizes

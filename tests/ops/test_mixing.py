@@ -55,8 +55,8 @@ def test_a_teacher_is_heard_where_an_own_answer_was_wrong(make_episode):
     )
     advantage = jnp.where(episode.action_mask, jnp.array([-1.0, 0.5, 2.0, 7.0, 7.0])[:, None, None], 0.0)
     actual = np.asarray(jax.jit(communicated)(EpisodeView(episode=episode), advantage, weight=0.3))
-    said = 0.3 * 11 / 8
-    expected = [-11 / 7, 11 / 7 * 0.5 + said, 11 / 7 * 2.0 + said, said, 0.0]
+    wanted = 0.3 * 11 / 8
+    expected = [-11 / 7, 11 / 7 * 0.5 + wanted, 11 / 7 * 2.0 + wanted, wanted, 0.0]
     np.testing.assert_allclose(actual[:, 0, 1], expected, rtol=1e-6)
 
 

@@ -30,10 +30,10 @@ def test_it_runs_in_quick_mode(paper_id, folder):
     deciding = {*paper.headline[0].arms}
     arms = tuple(arm for arm in paper.arms if arm.name in deciding)
     # One seed has no interval, as a deterministic study has none.
-    told = {name: _of_arms(getattr(paper, name), deciding) for name in ("headline", "secondary")}
+    claims = {name: _of_arms(getattr(paper, name), deciding) for name in ("headline", "secondary")}
     checks = _of_arms(paper.study.checks, deciding)
     study = replace(paper.study, deterministic=True, checks=checks, metrics=())  # Other arms may log what is reported.
-    paper = replace(paper, arms=arms, seeds=paper.seeds[:1], study=study, metrics=(), **told)
+    paper = replace(paper, arms=arms, seeds=paper.seeds[:1], study=study, metrics=(), **claims)
     request = Request(CONFIGS, folder / "results", folder / "cache", quick=True, seeds=paper.seeds)
     assert run_papers([paper], request) == {}
     runs = read_paper_runs(paper, CONFIGS, folder / "results", quick=True)

@@ -60,8 +60,8 @@ def test_a_damaged_run_is_set_aside_and_run_again(calls, tmp_path, capsys):
     print_status([status])
     assert f"Damaged: {path}; it counts nowhere. The same command without status=true" in capsys.readouterr().out
     assert run_papers([paper], request(tmp_path)) == {} and len(calls) == 7
-    said = capsys.readouterr().err.replace("\n", "")
-    assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in said
+    line = capsys.readouterr().err.replace("\n", "")
+    assert f"`{path}` is damaged: it is {path}.damaged now; the run is missing, and is to be run again." in line
     assert read_status([paper], request(tmp_path))[0].damaged == ()
     assert read_run(path).seed == 1 and path.with_name("1.json.damaged").read_text() == "{"
 
@@ -92,8 +92,8 @@ def test_a_failure_stops_nothing_else(calls, tmp_path):
     broken = {"_target_": "functions_of_test.score", "fails": True}
     paper, other = of_functions(arms={"treatment": broken}, id="broken"), of_functions()
     failures = run_papers([paper, other], request(tmp_path))
-    (name, said), *more = failures.items()
-    assert name == "broken: treatment" and "it broke" in said and not more
+    (name, line), *more = failures.items()
+    assert name == "broken: treatment" and "it broke" in line and not more
     assert len(calls) == 6 and judge(other, read(other, tmp_path)).word == "reproduced"
     verdict = judge(paper, read(paper, tmp_path))
     assert verdict.describe() == "unfinished (3 of 6 runs)"
@@ -111,9 +111,9 @@ def test_a_full_disk_fails_an_arm_in_one_line_and_loses_nothing(calls, tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(full_at, full)
         failures = run_papers([paper], request(tmp_path))
-    said = f"No space left on device: {tmp_path / 'results'}; what is stored stays, and the same command runs the rest."
-    assert failures == {"p: baseline": said}
-    assert f"Failed: p: baseline: {said}" in capsys.readouterr().err.replace("\n", "")
+    line = f"No space left on device: {tmp_path / 'results'}; what is stored stays, and the same command runs the rest."
+    assert failures == {"p: baseline": line}
+    assert f"Failed: p: baseline: {line}" in capsys.readouterr().err.replace("\n", "")
     assert {path: path.read_bytes() for path in (tmp_path / "results").rglob("*") if path.is_file()} == before
     assert run_papers([paper], request(tmp_path)) == {} and calls[3:] == [(0, 0.0), *[(seed, 0.0) for seed in range(3)]]
     assert judge(paper, read(paper, tmp_path)).word == "reproduced"

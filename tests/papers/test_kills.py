@@ -81,9 +81,9 @@ def test_five_kills_lose_nothing_and_run_nothing_twice(tmp_path):
     now = stored_runs(results)
     assert seen.items() <= now.items() and len(now) == ARMS * SEEDS
     assert all(read_run(path).status == "done" for path in now) and not held_leases(results)
-    told = re.findall(r"donor_game_evolution: (\w+), seed (\d+):", log.read_text())
+    ended = re.findall(r"donor_game_evolution: (\w+), seed (\d+):", log.read_text())
     # A worker that is killed between writing and telling has told nothing.
-    assert len(told) == len(set(told)) and ARMS * SEEDS - 8 <= len(told) <= ARMS * SEEDS
+    assert len(ended) == len(set(ended)) and ARMS * SEEDS - 8 <= len(ended) <= ARMS * SEEDS
 
 
 @pytest.mark.slow

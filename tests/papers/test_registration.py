@@ -128,18 +128,18 @@ def test_a_version_that_is_raised_is_no_change(tmp_path):
 
 
 def test_files_that_are_not_committed_are_marked_and_said(tmp_path):
-    said, path = [], tmp_path / "p.yaml"
+    lines, path = [], tmp_path / "p.yaml"
     path.write_text("a: 1")
     git = ("git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t")
     for command in (("init", "-q"), ("add", "p.yaml"), ("commit", "-qm", "One")):
         subprocess.run([*git, *command], check=True)
-    register(tmp_path / "committed", paper_of(), RESOLVED, files=[path], say=said.append)
-    assert said == []
+    register(tmp_path / "committed", paper_of(), RESOLVED, files=[path], say=lines.append)
+    assert lines == []
     new = path.with_name("new.yaml")  # In no commit.
     new.write_text("a: 1")
     for _ in range(2):
-        found = register(tmp_path / "results", paper_of(), RESOLVED, files=[path, new], say=said.append)
-    assert [*said] == [
+        found = register(tmp_path / "results", paper_of(), RESOLVED, files=[path, new], say=lines.append)
+    assert [*lines] == [
         "p: registered from what is not committed (new.yaml); commit it before the runs, so that others can see that "
         "it came first."
     ]

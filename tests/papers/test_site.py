@@ -47,10 +47,10 @@ class Page(html.parser.HTMLParser):
         assert self.open == [], (path, self.open)
 
     def handle_starttag(self, tag, attributes):
-        told = dict(attributes)
-        self.ids.add(told.get("id"))
-        self.links += [told["href"]] if tag == "a" else []
-        self.fetched += [told[name] for name in ("src", "href", "srcset", "action") if name in told and tag != "a"]
+        words = dict(attributes)
+        self.ids.add(words.get("id"))
+        self.links += [words["href"]] if tag == "a" else []
+        self.fetched += [words[name] for name in ("src", "href", "srcset", "action") if name in words and tag != "a"]
         outer = self.open[-1] if self.open else None
         if outer in NESTED:
             assert tag in NESTED[outer], (self.path, outer, tag)
@@ -183,10 +183,10 @@ def test_worlds_are_played_once_until_they_change(site, tmp_path, monkeypatch):
     shutil.copytree(site, folder)
     page = folder / "worlds" / "bandit.html"
     (world,) = find_worlds(ROOT / "configs" / "environment", ["bandit"])
-    said, before = [], page.read_text()
+    out, before = [], page.read_text()
     page.unlink()
-    write_worlds(folder, [world], num_episodes=1, say=said.append)
-    assert said == [] and page.read_text() == before
+    write_worlds(folder, [world], num_episodes=1, say=out.append)
+    assert out == [] and page.read_text() == before
     changed = world._replace(node=world.node | {"num_levels": 2})
 
     def play(environment, *, num_episodes):
@@ -195,15 +195,15 @@ def test_worlds_are_played_once_until_they_change(site, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxagents.papers.site.play_experts", play)
     for other, count in ((changed, 1), (world, 2)):
         with pytest.raises(RuntimeError, match="it plays"):
-            write_worlds(folder, [other], num_episodes=count, say=said.append)
-    assert said == ["Playing bandit (1 of 1) ..."] * 2 and page.read_text() == before
+            write_worlds(folder, [other], num_episodes=count, say=out.append)
+    assert out == ["Playing bandit (1 of 1) ..."] * 2 and page.read_text() == before
 
 
 def test_trials_have_no_verdict_on_any_page(families, index, tmp_path):
     trial = with_entry(index, first=index.entries["gigpo"].first._replace(is_trial=True))
-    told = write_index(tmp_path, families, trial).read_text(encoding="utf-8")
-    assert "3 implemented, 1 measured, 0 judged, of which 0 reproduced" in told
-    assert "| implemented | trial, no verdict (6 of 6 runs) |" in told
+    words = write_index(tmp_path, families, trial).read_text(encoding="utf-8")
+    assert "3 implemented, 1 measured, 0 judged, of which 0 reproduced" in words
+    assert "| implemented | trial, no verdict (6 of 6 runs) |" in words
     text = write_method_page(tmp_path / "gigpo.html", families, trial, "gigpo").read_text(encoding="utf-8")
     assert "trial, no verdict (6 of 6 runs)" in text and ">reproduced<" not in text
 
@@ -242,12 +242,13 @@ def test_links_resolve_and_nothing_is_fetched(site, pages):
 
 def test_the_page_of_a_judged_method_says_what_came_out(site, pages):
     text = (site / "methods" / "gigpo.html").read_text(encoding="utf-8")
-    told = words_of(pages["methods/gigpo.html"])
-    assert "Verdict: reproduced" in told and "success of ours higher than of theirs by 0.1 held 0.2" in told
-    assert "Secondary: 1 not held" in told and "12 points & more" in told and "Does credit by state help <b>?" in told
-    assert "95 % intervals, over episodes of training." in told and "seeds 10 to 12" in told and "No KL." in told
-    assert "python experiments/train.py world=bandit algorithm=grpo +method=gigpo" in told
-    assert "A_t = A_episode + w A_turn" in told and "advantage: gigpo" in told
+    words = words_of(pages["methods/gigpo.html"])
+    assert "Verdict: reproduced" in words and "success of ours higher than of theirs by 0.1 held 0.2" in words
+    assert "Secondary: 1 not held" in words and "12 points & more" in words
+    assert "Does credit by state help <b>?" in words
+    assert "95 % intervals, over episodes of training." in words and "seeds 10 to 12" in words and "No KL." in words
+    assert "python experiments/train.py world=bandit algorithm=grpo +method=gigpo" in words
+    assert "A_t = A_episode + w A_turn" in words and "advantage: gigpo" in words
     assert "github.com/langfengQ/DrMAS/blob/3b556f2/gigpo/core_gigpo.py#L87-L120" in text
     assert text.count('class="interval held"') == 1 and text.count('class="interval not-held"') == 1
     # Two panels of two arms: lines with their bands, and points.
@@ -256,20 +257,20 @@ def test_the_page_of_a_judged_method_says_what_came_out(site, pages):
 
 
 def test_the_page_of_a_measured_method_has_its_arms_beside_the_baselines(site, pages):
-    text, told = (site / "methods" / "igpo.html").read_text(encoding="utf-8"), words_of(pages["methods/igpo.html"])
-    assert "Measured in lm_rl/credit" in told and "igpo 0.6 (0.5 to 0.7) 0.2 (0.15 to 0.25) 0.01 better 2 0 0" in told
-    assert "python experiments/train.py experiment=x +method=igpo" in told
+    text, words = (site / "methods" / "igpo.html").read_text(encoding="utf-8"), words_of(pages["methods/igpo.html"])
+    assert "Measured in lm_rl/credit" in words and "igpo 0.6 (0.5 to 0.7) 0.2 (0.15 to 0.25) 0.01 better 2 0 0" in words
+    assert "python experiments/train.py experiment=x +method=igpo" in words
     assert text.count("<figcaption>") == 1 and text.count('class="line') == 4  # Two in the legend.
 
 
 def test_the_page_of_a_study_has_its_table_and_its_picture(site, pages):
-    text, told = (
+    text, words = (
         (site / "studies/lm_rl/credit.html").read_text(encoding="utf-8"),
         words_of(pages["studies/lm_rl/credit.html"]),
     )
-    assert "python experiments/reproduce.py study=credit" in told and "Turns help. Rows do not." in told
-    assert text.count('class="forest"') == 1 and "0.01 better 2 0 0 2.0 1" in told and "1 differences" in told
-    assert "in units of 0.05, the smallest effect" in told and text.count('class="mean better"') == 1
+    assert "python experiments/reproduce.py study=credit" in words and "Turns help. Rows do not." in words
+    assert text.count('class="forest"') == 1 and "0.01 better 2 0 0 2.0 1" in words and "1 differences" in words
+    assert "in units of 0.05, the smallest effect" in words and text.count('class="mean better"') == 1
     assert "../../methods/gigpo.html" in pages["studies/lm_rl/credit.html"].links
 
 
@@ -307,8 +308,8 @@ def test_papers_that_are_not_implemented_say_so(pages):
 
 
 def test_a_world_shows_its_expert(pages):
-    told = " ".join(" ".join(pages["worlds/bandit.html"].text).split())
-    assert "What its expert plays" in told and "action" in told and "reward" in told
+    words = " ".join(" ".join(pages["worlds/bandit.html"].text).split())
+    assert "What its expert plays" in words and "action" in words and "reward" in words
 
 
 def test_the_index_has_a_line_for_every_study_and_method(families, index, tmp_path):
@@ -353,8 +354,8 @@ def test_the_summary_of_the_readme_is_that_of_the_index(index, tmp_path):
 
 
 def test_the_readme_tells_what_is_committed():
-    told = (ROOT / "experiments" / "results" / "README.md").read_text(encoding="utf-8")
-    (counts,) = re.findall(r"(?m)^\*\*(\d+ implemented, .+)\.\*\*", told)
+    words = (ROOT / "experiments" / "results" / "README.md").read_text(encoding="utf-8")
+    (counts,) = re.findall(r"(?m)^\*\*(\d+ implemented, .+)\.\*\*", words)
     assert f"| {counts}: [the index](experiments/results/README.md) |" in (ROOT / "README.md").read_text()
 
 
@@ -400,9 +401,9 @@ def test_settings_of_the_authors_stand_beside_ours(index):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_opens_every_kind_of_page_at_once_and_says_nothing(site, browser, scheme):
     page = browser.new_page(color_scheme=scheme)
-    told, asked = [], []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
+    words, asked = [], []
+    page.on("console", lambda message: words.append(message.text))
+    page.on("pageerror", lambda error: words.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     opened = (
         "index.html",
@@ -415,7 +416,7 @@ def test_a_browser_opens_every_kind_of_page_at_once_and_says_nothing(site, brows
         page.goto((site / name).as_uri(), wait_until="load")
         timing = "() => { const [e] = performance.getEntriesByType('navigation'); return e.loadEventEnd - e.startTime }"
         assert page.evaluate(timing) < 1000.0, name
-        assert asked.pop() == (site / name).as_uri() and asked == [] and told == [], (name, asked, told)
+        assert asked.pop() == (site / name).as_uri() and asked == [] and words == [], (name, asked, words)
         # No page is wider than a narrow window.
         page.set_viewport_size({"width": 380, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 380, name

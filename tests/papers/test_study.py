@@ -94,8 +94,8 @@ def test_a_paper_may_ask_for_a_start_of_every_seed():
 
 
 def test_every_expectation_is_told_in_words():
-    told = [expectation.describe() for expectation in (*paper_with().headline, *paper_with().secondary)]
-    assert told == [
+    lines = [expectation.describe() for expectation in (*paper_with().headline, *paper_with().secondary)]
+    assert lines == [
         "success of treatment higher than of baseline by 0.05",
         "late(train/entropy) of other higher than of start by 0",
         "success of treatment and other equal within 0.1",

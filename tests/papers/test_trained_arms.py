@@ -114,10 +114,10 @@ def test_a_damaged_start_is_trained_again_and_said(trained, fast, start):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
-    said = []
+    lines = []
     folders = (trained[1] / "results", trained[1] / "cache")
-    again = prepare_starts(fast.start, [0], *folders, say=said.append)[0]
-    assert "must hold a start, got a damaged file" in said[0] and "Training the start" in said[1]
+    again = prepare_starts(fast.start, [0], *folders, say=lines.append)[0]
+    assert "must hold a start, got a damaged file" in lines[0] and "Training the start" in lines[1]
     assert again.digest == start.digest and again.evaluation == start.evaluation
     assert prepare_starts(fast.start, [0], *folders, say=pytest.fail)[0].digest == start.digest
 
@@ -143,9 +143,9 @@ def test_a_start_of_another_place_is_refused_and_left_alone(trained, fast, tmp_p
     place.parent.mkdir(parents=True)
     with np.load(start_path(trained[1] / "results", start_address(fast.start), 0)) as kept:
         content = dict(kept)
-    told = json.loads(str(content["information"]))
-    told["address"] = "0123456789abcdef"
-    np.savez(place, **content | {"information": np.array(json.dumps(told))})
+    found = json.loads(str(content["information"]))
+    found["address"] = "0123456789abcdef"
+    np.savez(place, **content | {"information": np.array(json.dumps(found))})
     before = place.read_bytes()
     failures = run_papers([trained[0]], request(tmp_path, arms=("fast",)))
     assert (

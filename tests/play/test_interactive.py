@@ -35,7 +35,7 @@ def typist(*lines):
 
 
 @pytest.fixture(scope="module")
-def speaker():
+def actor():
     policy = make_language_policy(
         ENVIRONMENT,
         tokenizer=word_level,
@@ -96,8 +96,8 @@ def test_an_episode_that_a_person_leaves_is_unfinished():
 
 
 @pytest.mark.slow
-def test_the_policy_answers_a_person(speaker):
-    policy, params = speaker
+def test_the_policy_answers_a_person(actor):
+    policy, params = actor
     lake = "P _ _ _ / _ _ _ _ / _ _ _ _ / _ _ _ G"
     person, heard = typist("walk to G .", lake, "P _ ?", lake, "", "P _")
     first, second = act_as_world(ENVIRONMENT, policy, params, person, seed=0, num_episodes=3)
@@ -109,8 +109,8 @@ def test_the_policy_answers_a_person(speaker):
 
 
 @pytest.mark.exhaustive
-def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
-    policy, params = speaker
+def test_what_the_policy_says_is_kept_with_its_probabilities(actor):
+    policy, params = actor
     (trajectory,) = act_as_world(ENVIRONMENT, policy, params, typist("", "P _")[0], seed=0)
     (turn,) = trajectory.turns
     assert len(turn.tokens) == len(turn.sampled) == len(turn.behavior_log_prob)
@@ -123,8 +123,8 @@ def test_what_the_policy_says_is_kept_with_its_probabilities(speaker):
 
 
 @pytest.mark.exhaustive
-def test_roles_are_checked(speaker):
-    policy, params = speaker
+def test_roles_are_checked(actor):
+    policy, params = actor
     loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=ENVIRONMENT, config={})
     with pytest.raises(ValueError, match="`role` must be none, agent or environment, got 'judge'"):
         play_text(loaded, typist()[0], role="judge")
@@ -135,8 +135,8 @@ def test_roles_are_checked(speaker):
     assert play_text(loaded, typist()[0], role="environment") == []
 
 
-def test_nobody_types_in_a_world_of_free_text(speaker):
-    policy, params = speaker
+def test_nobody_types_in_a_world_of_free_text(actor):
+    policy, params = actor
     world = replace(ENVIRONMENT, text=replace(ENVIRONMENT.text, words=()))
     loaded = LoadedPolicy(act=None, policy=policy, params=params, environment=world, config={})
     with pytest.raises(ValueError, match="`role` must be none in a world of free text, got 'agent'"):

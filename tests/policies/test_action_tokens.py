@@ -23,7 +23,7 @@ SPACES = Box((2,)), Box((3,), -1.0, 1.0)
 ENCODER = MLP((8,), activation="relu")
 
 
-def told(rows):
+def given(rows):
     return PolicyInput(observation=jax.random.normal(KEY, (rows, 1, 2)), first=jnp.ones((rows, 1), bool))
 
 
@@ -73,7 +73,7 @@ def test_a_token_depends_on_those_before_it_and_on_no_other():
 
 def test_decoding_takes_the_likeliest_token_given_those_chosen():
     policy = make_token_policy(*SPACES, encoder=ENCODER, num_bins=4)
-    params, inputs = policy.init(KEY), told(5)
+    params, inputs = policy.init(KEY), given(5)
     action = np.tanh(np.asarray(jax.jit(policy.apply)(params, (), inputs)[1].mode()))
     middles = np.asarray(middle_of(jnp.arange(4), 4))
     for row, chosen_row in enumerate(action[:, 0]):
@@ -94,7 +94,7 @@ def test_decoding_takes_the_likeliest_token_given_those_chosen():
 def test_one_pass_gives_all_numbers(num_bins):
     policy = make_parallel_policy(*SPACES, encoder=ENCODER, num_bins=num_bins)
     bias = [0.5, -0.5, 0.0] if num_bins is None else [0, 0, 0, 1.0, 1.0, 0, 0, 0, 0, 1.0, 0, 0]
-    _, distribution = policy.apply(biased(policy, bias), (), told(2))
+    _, distribution = policy.apply(biased(policy, bias), (), given(2))
     expected = [0.5, -0.5, 0.0] if num_bins is None else [0.75, -0.75, -0.25]
     np.testing.assert_allclose(np.tanh(distribution.mode()), np.broadcast_to(expected, (2, 1, 3)), atol=1e-5)
 
@@ -103,10 +103,10 @@ def test_the_objective_is_the_loss_of_squashed_actions():
     policy = make_parallel_policy(*SPACES, encoder=ENCODER)
     params, shape = policy.init(KEY), (1, 4)
     sample = make_sample(shape, observation=jnp.ones((*shape, 2)), action=jnp.full((*shape, 3), 0.3))
-    told = decoding_objective(policy, params, KEY, sample)
+    given = decoding_objective(policy, params, KEY, sample)
     expected = policy.loss(params, sample.transition.observation, jnp.full((*shape, 3), np.tanh(0.3)))
-    assert told.shape == shape
-    np.testing.assert_allclose(told, expected, rtol=1e-6)
+    assert given.shape == shape
+    np.testing.assert_allclose(given, expected, rtol=1e-6)
 
 
 def test_bad_settings_are_refused():

@@ -42,11 +42,11 @@ def apply():
 
 
 def test_a_sequence_without_a_past_is_seen_as_its_steps_are_one_by_one(params, apply):
-    told = jax.tree.map(lambda leaf: leaf[:3], inputs())
+    given = jax.tree.map(lambda leaf: leaf[:3], inputs())
     start = POLICY.initial_carry((B,))
     short = jax.tree.map(lambda leaf: leaf[:, :0] if leaf.ndim == 3 else leaf, start)
-    _, whole = apply(params, short, told)
-    _, stepwise = apply(params, start, told)
+    _, whole = apply(params, short, given)
+    _, stepwise = apply(params, start, given)
     np.testing.assert_allclose(whole.logits, stepwise.logits, atol=1e-5)
     with pytest.raises(ValueError, match="`sequence_length` must be at most the 3 steps that are seen, got 7; try 3"):
         POLICY.apply(params, short, inputs())
@@ -66,10 +66,10 @@ def test_it_sees_its_window_and_its_episode_only(params, apply):
 
 
 def test_rewards_are_taken_off_the_target(params):
-    carry, told = POLICY.initial_carry((1,)), inputs()
+    carry, given = POLICY.initial_carry((1,)), inputs()
     rewards = [0.0, 2.0, 3.0]
     for t, reward in enumerate(rewards):
-        one = jax.tree.map(lambda leaf, t=t: leaf[t, :1], told).replace(previous_reward=jnp.array([reward]))
+        one = jax.tree.map(lambda leaf, t=t: leaf[t, :1], given).replace(previous_reward=jnp.array([reward]))
         carry, _ = act(POLICY, params, carry, one)
     np.testing.assert_allclose(carry.target, [5.0])
     np.testing.assert_allclose(carry.return_to_go[0, :, 0], [8.0, 5.0])
@@ -84,10 +84,10 @@ def test_sequences_are_told_the_returns_that_were_reached():
         first=jnp.array([[True], [False], [True]]),
         extras={"return_to_go": jnp.array([[3.0], [2.0], [4.0]])},
     )
-    carry, told, mask = condition_on_returns(POLICY.initial_carry((1,)), sample)
+    carry, given, mask = condition_on_returns(POLICY.initial_carry((1,)), sample)
     np.testing.assert_allclose(carry.target, [3.0])
-    np.testing.assert_array_equal(told.previous_action[:, 0], [0, 2, 1])
-    np.testing.assert_array_equal(told.previous_reward[:, 0], [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(given.previous_action[:, 0], [0, 2, 1])
+    np.testing.assert_array_equal(given.previous_reward[:, 0], [0.0, 1.0, 2.0])
     np.testing.assert_array_equal(mask[:, 0], [True, True, False])
 
 
@@ -111,8 +111,8 @@ def test_a_policy_acts_as_its_sequences_are_scored(params, apply, begin):
     acted = PolicyInput(transition.observation, transition.first, None, *previous)
     _, playing = apply(params, POLICY.initial_carry((1,)), acted)
     sequence = jax.tree.map(lambda leaf: leaf[begin : begin + 3], transition)
-    carry, told, _ = condition_on_returns(POLICY.initial_carry((1,)), Sample(sequence, jnp.ones(1)))
-    _, scored = POLICY.apply(params, carry, told)
+    carry, given, _ = condition_on_returns(POLICY.initial_carry((1,)), Sample(sequence, jnp.ones(1)))
+    _, scored = POLICY.apply(params, carry, given)
     np.testing.assert_allclose(scored.logits[-1], playing.logits[begin + 2], atol=1e-5)
     if begin == 0:
         np.testing.assert_allclose(scored.logits, playing.logits[:3], atol=1e-5)

@@ -62,11 +62,11 @@ def test_who_knows_the_action_predicts_the_noise():
 
 
 def test_actions_follow_the_noise_that_is_drawn_and_are_the_same_without():
-    params, told = POLICY.init(KEY), PolicyInput(observation=jnp.ones((4, 1, 2)), first=jnp.ones((4, 1), bool))
+    params, given = POLICY.init(KEY), PolicyInput(observation=jnp.ones((4, 1, 2)), first=jnp.ones((4, 1), bool))
     noise = POLICY.draw_noise(KEY, 4)[:, None]
     apply = jax.jit(POLICY.apply)
-    _, drawn = apply(params, (), told.replace(noise=noise))
-    _, still = apply(params, (), told)
+    _, drawn = apply(params, (), given.replace(noise=noise))
+    _, still = apply(params, (), given)
     assert len(np.unique(drawn.loc)) == 4 and len(np.unique(still.loc)) == 1
     assert np.all(np.isfinite(drawn.log_prob(drawn.mode()))) and np.all(np.abs(drawn.loc) < 4.0)
 
@@ -84,8 +84,8 @@ class TwoModes(nn.Module):
 def test_a_chain_ends_in_one_of_the_modes_without_noise_of_its_own():
     policy = make_diffusion_policy(Box((2,)), Box((1,), -2.0, 2.0), encoder=TwoModes(), num_diffusion_steps=10)
     params = {"encoder": {}, "head": {"params": {"kernel": jnp.ones((1, 1)), "bias": jnp.zeros(1)}}}
-    told = PolicyInput(observation=jax.random.normal(KEY, (1, 200, 2)), first=jnp.ones((1, 200), bool))
-    action = jnp.tanh(jax.jit(policy.apply)(params, (), told)[1].mode())[..., 0]
+    given = PolicyInput(observation=jax.random.normal(KEY, (1, 200, 2)), first=jnp.ones((1, 200), bool))
+    action = jnp.tanh(jax.jit(policy.apply)(params, (), given)[1].mode())[..., 0]
     # Ten steps leave a few between the modes.
     assert float(jnp.mean(jnp.abs(jnp.abs(action) - 0.6) < 0.05)) > 0.95
     assert 0.35 < float(jnp.mean(action > 0.0)) < 0.65

@@ -22,7 +22,7 @@ from jaxagents.types import Box, Discrete, PolicyInput
 KEY = jax.random.key(0)
 
 
-def told(previous_action, first=(False, True)):
+def given(previous_action, first=(False, True)):
     return PolicyInput(
         observation=jnp.array([[[7.0], [8.0]]]),
         first=jnp.array([first]),
@@ -33,15 +33,15 @@ def told(previous_action, first=(False, True)):
 
 def test_the_observation_has_the_previous_action_and_reward():
     """The second row begins an episode: before it, there was nothing."""
-    found = history_of(told(jnp.array([[1, 2]])), Discrete(3))
+    found = history_of(given(jnp.array([[1, 2]])), Discrete(3))
     np.testing.assert_allclose(found, [[[7.0, 0.0, 1.0, 0.0, 0.5], [8.0, 0.0, 0.0, 0.0, 0.0]]])
-    found = history_of(told(jnp.array([[[0.3], [0.3]]])), Box((1,), -2.0, 2.0))
+    found = history_of(given(jnp.array([[[0.3], [0.3]]])), Box((1,), -2.0, 2.0))
     np.testing.assert_allclose(found, [[[7.0, np.tanh(0.3), 0.5], [8.0, 0.0, 0.0]]], rtol=1e-6)
 
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="`previous_action` must be kept for a policy of history, got None"):
-        history_of(told(None), Discrete(3))
+        history_of(given(None), Discrete(3))
     with pytest.raises(ValueError, match="`memory` must be chosen for a policy that adapts"):
         make_history_actor_critic(Box((1,)), Discrete(2), encoder=MLP((4,)))
     with pytest.raises(ValueError, match="`observation_space` must be a Box of rank 1"):

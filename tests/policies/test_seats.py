@@ -53,11 +53,11 @@ def test_a_seat_speaks_as_the_model_with_its_merged_adapter(speak, params_of, co
     )
     play = partial(make_dialogue(environment, policy, group_size=2), num_rows=3)
     episode = jax.jit(play)(params, KEY, jnp.arange(4), script=script)
-    said = np.asarray(episode.action_mask)
-    np.testing.assert_allclose(log_probs(policy, params, episode)[said], episode.behavior_log_prob[said], atol=1e-4)
+    output = np.asarray(episode.action_mask)
+    np.testing.assert_allclose(log_probs(policy, params, episode)[output], episode.behavior_log_prob[output], atol=1e-4)
     for number, (name, adapter) in enumerate(adapters(2).items()):
         alone = log_probs(plain, adapter.merge(base, own[name]), episode)
-        by_seat = [said & np.asarray(episode.agent == seat) for seat in (number, 1 - number)]
+        by_seat = [output & np.asarray(episode.agent == seat) for seat in (number, 1 - number)]
         assert all(mask.sum() >= 8 for mask in by_seat)
         np.testing.assert_allclose(alone[by_seat[0]], episode.behavior_log_prob[by_seat[0]], atol=1e-4)
         assert np.abs(alone[by_seat[1]] - episode.behavior_log_prob[by_seat[1]]).max() > 0.1

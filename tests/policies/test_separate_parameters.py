@@ -55,12 +55,12 @@ def test_every_agent_acts_by_its_own_parameters():
 def test_action_values_of_every_agent():
     team = separate_parameters(Q, 2)
     params, observation = team.init(KEY), jax.random.normal(KEY, (3, 4, 2, 3))
-    told = PolicyInput(observation=observation, first=jnp.zeros((3, 4), bool))
-    _, q = team.apply(params, (), told)
+    inputs = PolicyInput(observation=observation, first=jnp.zeros((3, 4), bool))
+    _, q = team.apply(params, (), inputs)
     assert q.shape == (3, 4, 2, 2)
     for agent in range(2):
         own = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)
-        _, expected = Q.apply(own, (), told.replace(observation=observation[:, :, agent]))
+        _, expected = Q.apply(own, (), inputs.replace(observation=observation[:, :, agent]))
         np.testing.assert_allclose(q[:, :, agent], expected, rtol=1e-5)
 
 

@@ -15,9 +15,9 @@ NUM_ROWS, NUM_STEPS = 32, 160
 
 
 def action_of(expert, observation, noise=None):
-    told = PolicyInput(observation=jnp.asarray([observation]), first=jnp.ones(1, bool), action_mask=None)
+    inputs = PolicyInput(observation=jnp.asarray([observation]), first=jnp.ones(1, bool), action_mask=None)
     carry = expert.policy.initial_carry((1,))
-    _, distribution = act(expert.policy, (), carry, told.replace(noise=noise))
+    _, distribution = act(expert.policy, (), carry, inputs.replace(noise=noise))
     return np.tanh(np.asarray(distribution.mode())[0])
 
 

@@ -68,9 +68,9 @@ def test_runs_that_did_not_end_are_marked(folder):
 def test_nothing_is_cut_in_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_table("return", ("run", "steps", "mean"), [("0_optimizer.learning_rate=0.00025", "1,000,000", "0.123")])
-    told = capsys.readouterr().out
-    names = [line.split("│")[1].strip() for line in told.splitlines() if "│" in line]
-    assert "…" not in told and "0_optimizer.learning_rate=0.00025" in "".join(names)
+    printed = capsys.readouterr().out
+    names = [line.split("│")[1].strip() for line in printed.splitlines() if "│" in line]
+    assert "…" not in printed and "0_optimizer.learning_rate=0.00025" in "".join(names)
 
 
 def test_a_picture_is_drawn(folder):

@@ -15,8 +15,8 @@ def run_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     tokenizer = word_level(("right", "left"))
     tokens = (tokenizer.marks["observation"], tokenizer.marks["act"], *tokenizer.encode("right"))
-    said = {"tokens": tokens, "sampled": (False, False, True), "behavior_log_prob": (0.0, 0.0, -1.0)}
-    turn = Turn(turn=0, observation="P _ / _ G", action="right", reward=1.0, terminated=True, **said)
+    fields = {"tokens": tokens, "sampled": (False, False, True), "behavior_log_prob": (0.0, 0.0, -1.0)}
+    turn = Turn(turn=0, observation="P _ / _ G", action="right", reward=1.0, terminated=True, **fields)
     played = [
         Trajectory(
             id=f"episode-{i}",

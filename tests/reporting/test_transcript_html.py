@@ -62,14 +62,14 @@ def page_of(tmp_path, *trajectories, tokenizer=TOKENIZER):
     return write_transcripts(tmp_path / "a.html", {"H & H": trajectories}, tokenizer=tokenizer, title="<t>").read_text()
 
 
-def said(page):
+def tokens(page):
     """Returns the shade and the hover text of every token that was said."""
     spans = re.findall(r'<span class="token[^"]*" style="--surprise:([\d.]+)[^"]*" data-detail="([^"]*)">', page)
-    return [(float(shade), html.unescape(told)) for shade, told in spans]
+    return [(float(shade), html.unescape(text)) for shade, text in spans]
 
 
 def test_tokens_have_the_shade_of_their_log_probability(tmp_path):
-    (sure, first), (unsure, second), (worst, third) = said(page_of(tmp_path, TRAJECTORY))
+    (sure, first), (unsure, second), (worst, third) = tokens(page_of(tmp_path, TRAJECTORY))
     assert sure == 0.0 and worst == 0.85  # The shade is full from 4 nats on.
     assert unsure == pytest.approx(0.85 * 2.0 / 4.0, abs=0.006)
     assert first == "' go' (token 5): probability 1, log-probability 0.000"
@@ -80,7 +80,7 @@ def test_tokens_have_the_shade_of_their_log_probability(tmp_path):
 def test_tokens_have_the_color_of_their_advantage(tmp_path):
     credited = replace(TRAJECTORY, metadata={"advantages": [[0.0, 0.0, 0.0, 0.0, 1.5, -4.0]]})
     page = page_of(tmp_path, credited)
-    assert [told.rpartition(", ")[2] for _, told in said(page)] == ["advantage +0", "advantage +1.5", "advantage -4"]
+    assert [text.rpartition(", ")[2] for _, text in tokens(page)] == ["advantage +0", "advantage +1.5", "advantage -4"]
     found = re.findall(r'<span class="token([^"]*)" style="--surprise:[\d.]+;--credit:([\d.]+)"', page)
     assert found == [("", "0.00"), (" up", "0.45"), (" mark down", "0.60")]  # The color is full from 2 on.
     assert "Advantage of a token" in page and "Advantage of a token" not in page_of(tmp_path, TRAJECTORY)
@@ -117,7 +117,7 @@ def test_rewards_badges_group_and_task_are_there(tmp_path):
 def test_turns_without_tokens_show_their_text(tmp_path):
     turn = Turn(turn=0, observation="a / b", action="go <x>", thought="so", valid=False, reward=-1.0)
     page = page_of(tmp_path, Trajectory(id="p", world="w", turns=(turn,)))
-    assert said(page) == []
+    assert tokens(page) == []
     assert '<pre class="">a\nb</pre>' in page
     assert "go &lt;x&gt;" in page and ">so</pre>" in page
     assert '<span class="badge bad">invalid action</span>' in page
@@ -125,7 +125,7 @@ def test_turns_without_tokens_show_their_text(tmp_path):
     assert '<dd class="bad">-1</dd>' in page
     # Without a tokenizer, tokens are not shown either.
     page = page_of(tmp_path, TRAJECTORY, tokenizer=None)
-    assert said(page) == [] and "go to &lt;b&gt;" in page and "Probability" not in page
+    assert tokens(page) == [] and "go to &lt;b&gt;" in page and "Probability" not in page
 
 
 def test_texts_of_tokens():
@@ -174,7 +174,7 @@ def test_what_is_seen_again_is_folded_under_what_was_done_there(tmp_path):
     assert summary == "3 more times the same: up × 2, right · 1 invalid · reward -0.75 · cut"
     inside = page.partition('<details class="again">')[2].partition("</details>")[0]
     assert re.findall(r"<dt>(turn \d)</dt>", inside) == ["turn 2", "turn 3", "turn 4"]
-    assert re.findall(r'<span class="said">(\w+)</span>', inside) == ["up", "right", "up"]
+    assert re.findall(r'<span class="completion">(\w+)</span>', inside) == ["up", "right", "up"]
     assert inside.count(">invalid action<") == 1
     assert ">repeated observations <" in page  # The switch that unfolds all.
     assert ">repeated observations <" not in page_of(tmp_path, Trajectory(id="a", world="w", turns=turns[:2]))
@@ -183,4 +183,4 @@ def test_what_is_seen_again_is_folded_under_what_was_done_there(tmp_path):
 def test_tokens_of_folded_turns_are_kept(tmp_path):
     repeated = replace(TRAJECTORY, turns=(replace(TURN, terminated=False), replace(TURN, turn=1)))
     page = page_of(tmp_path, repeated)
-    assert len(said(page)) == 6 and page.count('<details class="again">') == 1
+    assert len(tokens(page)) == 6 and page.count('<details class="again">') == 1

@@ -38,7 +38,7 @@ def collect(make, **options):
 
 def test_the_script_is_asked_about_every_state_and_rewards_are_added():
     plain, metrics = collect(make_rollout_collector)
-    shaped, told = collect(make_advised_collector, advice=advice, shaping=partial(advice_bonus, scale=0.5))
+    shaped, result = collect(make_advised_collector, advice=advice, shaping=partial(advice_bonus, scale=0.5))
     before, after = plain.transition, shaped.transition
     np.testing.assert_array_equal(before.action, after.action)
     wanted = np.asarray(before.observation).sum(-1)[..., None] + np.arange(A)
@@ -46,7 +46,7 @@ def test_the_script_is_asked_about_every_state_and_rewards_are_added():
     chosen = np.take_along_axis(wanted, np.asarray(before.action)[..., None], -1)[..., 0]
     np.testing.assert_allclose(after.reward, before.reward + 0.5 * chosen, rtol=1e-6)
     assert len(np.unique(chosen)) > 2
-    jax.tree.map(np.testing.assert_array_equal, metrics, told)
+    jax.tree.map(np.testing.assert_array_equal, metrics, result)
 
 
 def test_differences_of_potentials_by_hand_and_summed_over_an_episode():

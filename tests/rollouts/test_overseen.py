@@ -63,8 +63,8 @@ def collect(proposals, num_steps=9, **options):
 def rows(rollout):
     transition = rollout.transition
     names = ("novice_action", "intervened", "td_mask")
-    told = [np.asarray(transition.extras[name])[:, 0].astype(int).tolist() for name in names]
-    return [np.asarray(transition.action)[:, 0].tolist(), *told]
+    marks = [np.asarray(transition.extras[name])[:, 0].astype(int).tolist() for name in names]
+    return [np.asarray(transition.action)[:, 0].tolist(), *marks]
 
 
 def test_it_takes_over_where_the_policy_errs_and_gives_back_after_good_proposals():

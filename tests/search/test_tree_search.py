@@ -95,8 +95,8 @@ def test_a_search_in_an_exact_model_is_one_in_the_world_itself():
     assert float(found.value) > 0.3
     # As it is evaluated: the walk goes where the greater reward is.
     planner = partial(make_model_planner, **options)
-    told = jax.jit(make_planning_evaluator(line, model, planner=planner, num_episodes=2))((), KEY)
-    assert told["episode_return"].tolist() == [1.0, 1.0] and told["finished"].all()
+    result = jax.jit(make_planning_evaluator(line, model, planner=planner, num_episodes=2))((), KEY)
+    assert result["episode_return"].tolist() == [1.0, 1.0] and result["finished"].all()
     with pytest.raises(ValueError, match="`policy` must have a model to search, got .*; try policy=latent_model"):
         make_model_planner(line, with_evaluation(uninformed(2)), **options)
     with pytest.raises(ValueError, match="`num_simulations` must be at least 1, got 0; try 16"):

@@ -170,9 +170,9 @@ def test_four_processes_of_which_one_is_killed_end_within_a_minute_and_three_go_
     finally:
         for process in processes:
             process.kill()
-    told = [error for number, error in enumerate(errors) if number != 2]
-    assert all("all 4 processes must stay until the end" in error or "heartbeat" in error for error in told)
-    assert any("start again with the same `run_dir`" in error for error in told)
+    lines = [error for number, error in enumerate(errors) if number != 2]
+    assert all("all 4 processes must stay until the end" in error or "heartbeat" in error for error in lines)
+    assert any("start again with the same `run_dir`" in error for error in lines)
     done = max(row["update"] for row in read_metrics(tmp_path / "run"))
     end = (done // 10 + 2) * 960
     results = finish(start_several(tmp_path / "run", 3, *sizes, f"training.total_steps={end}"))

@@ -157,13 +157,13 @@ def test_what_the_adapter_of_a_seat_says_has_the_same_probability_in_peft(tmp_pa
     wanted, episode = unfold(episode.layout, scored.log_prob), jax.device_get(episode)
     assert {int(seat) for seat in episode.agent[episode.action_mask]} == {0, 1}
     for row, turn in np.argwhere(episode.valid):
-        mask, said = episode.token_mask[row, turn], episode.action_mask[row, turn]
+        mask, acted = episode.token_mask[row, turn], episode.action_mask[row, turn]
         tokens = torch.as_tensor(episode.tokens[row, turn][mask])[None].long()
         for model_of_seat in theirs[episode.agent[row, turn, 0]]:
             with torch.no_grad():
                 log_probs = torch.log_softmax(model_of_seat(tokens).logits[0, :-1], -1)
             log_prob = log_probs[np.arange(mask.sum() - 1), tokens[0, 1:]].numpy()
-            np.testing.assert_allclose(log_prob[said[mask][1:]], np.asarray(wanted[row, turn])[said], atol=1e-4)
+            np.testing.assert_allclose(log_prob[acted[mask][1:]], np.asarray(wanted[row, turn])[acted], atol=1e-4)
     go_on = [f"+adapter@warm_start.learner.adapters.seat_{n}=peft" for n in range(2)]
     go_on += [f"warm_start.learner.adapters.seat_{n}.path={tmp_path / 'peft' / f'seat_{n}'}" for n in range(2)]
     stage = build(resolve(compose_run(ROOT / "configs", *OFF, *game, *model, *learner, *go_on))).stages[0]
@@ -205,7 +205,7 @@ def instructed(spoken):
     return folder
 
 
-def speaker_of(folder, chat=None):
+def policy_of(folder, chat=None):
     """Returns a policy with the tokenizer of a folder, and the marks that it lacks."""
     tokenizer = from_huggingface((), folder, add_special_tokens=True)
     return LanguagePolicy(model=None, tokenizer=tokenizer, lexicon=SimpleNamespace(chat=chat), layout=None)
@@ -225,18 +225,18 @@ def test_a_run_of_marks_is_exported_with_a_template_of_its_marks(spoken, tmp_pat
 
     for file in spoken.iterdir() if source else ():  # As of the checkpoint, in whose format the run has not learned.
         shutil.copy(file, tmp_path)
-    policy = speaker_of(spoken)
+    policy = policy_of(spoken)
     written = _write_tokenizer(tmp_path, policy, spoken if source else None)
     assert written == {"chat_template": "of the marks that the run was trained with"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    said = [{"role": "system", "content": "Be kind."}, *SAID] if system else SAID
-    text = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+    turns = [{"role": "system", "content": "Be kind."}, *SAID] if system else SAID
+    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
     end = tokenizer.convert_ids_to_tokens(policy.tokenizer.marks["end"])
     wanted = f"<|observation|>3+1?<|act|>4{end}<|observation|>Sure?<|act|>"
     assert text == ("Be kind." if system else "") + wanted
-    tokens = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=True)["input_ids"]
-    assert tokens == tokens_to_answer(policy, said)
-    whole = [*said, {"role": "assistant", "content": "Yes."}]
+    tokens = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert tokens == tokens_to_answer(policy, turns)
+    whole = [*turns, {"role": "assistant", "content": "Yes."}]
     (learned,) = encode(from_messages(whole, id="whole"), policy.tokenizer)
     assert tokenizer.apply_chat_template(whole, return_dict=True)["input_ids"] == learned.tokens
 
@@ -244,7 +244,7 @@ def test_a_run_of_marks_is_exported_with_a_template_of_its_marks(spoken, tmp_pat
 def test_a_run_of_the_template_is_exported_with_it(spoken, tmp_path):
     import transformers
 
-    written = _write_tokenizer(tmp_path, speaker_of(spoken, chat="of the folder"), spoken)
+    written = _write_tokenizer(tmp_path, policy_of(spoken, chat="of the folder"), spoken)
     assert written == {"chat_template": "of the checkpoint"}
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).chat_template == CHATML
 
@@ -254,7 +254,7 @@ def test_no_template_is_written_that_would_make_other_tokens(tmp_path):
     import tokenizers
 
     # Words begin with a sign for a space, which `transformers` writes at the start of the whole alone.
-    alphabet = sorted({character for said in SAID for character in said["content"] + "What is It .?\n"} | {"\u2581"})
+    alphabet = sorted({character for turns in SAID for character in turns["content"] + "What is It .?\n"} | {"\u2581"})
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=99, initial_alphabet=alphabet, show_progress=False)
@@ -263,7 +263,7 @@ def test_no_template_is_written_that_would_make_other_tokens(tmp_path):
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(tmp_path / "base")
     (tmp_path / "agent").mkdir()
-    written = _write_tokenizer(tmp_path / "agent", speaker_of(tmp_path / "base"), tmp_path / "base")
+    written = _write_tokenizer(tmp_path / "agent", policy_of(tmp_path / "base"), tmp_path / "base")
     assert written["chat_template"].startswith("none, since the run was not trained through one")
     assert not transformers.AutoTokenizer.from_pretrained(tmp_path / "agent").chat_template
 

@@ -57,9 +57,9 @@ def test_bytes_over_the_rows_of_other_tokens_are_refused(lake, tmp_path, rows, f
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": rows}))
     for name in files:
         (tmp_path / name).write_text("{}")
-    with pytest.raises(ValueError, match=f"`tokenizer` must be that of the checkpoint, {message}") as told:
+    with pytest.raises(ValueError, match=f"`tokenizer` must be that of the checkpoint, {message}") as raised:
         require_fit(config_of(tmp_path, "byte_level"), lake)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     config = config_of(tmp_path, "byte_level")
     require_fit(
         {**config, "learner": {**config["learner"], "source": str(tmp_path)}}, lake

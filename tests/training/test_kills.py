@@ -29,9 +29,9 @@ def test_kills_at_random_moments_change_nothing(num_kills, tmp_path, rows_withou
         return [sys.executable, "experiments/train.py", *overrides, f"run_dir={run_dir}"]
 
     straight = subprocess.run(command(tmp_path / "straight"), cwd=ROOT, check=True, capture_output=True, text=True)
-    told = json.loads(straight.stdout.splitlines()[-1])
+    result = json.loads(straight.stdout.splitlines()[-1])
     # However fast the machine is: all kills together come before the end.
-    start, training = told["seconds_to_first_update"], told["seconds"] - told["seconds_to_first_update"]
+    start, training = result["seconds_to_first_update"], result["seconds"] - result["seconds_to_first_update"]
     random = np.random.default_rng()
     metrics = tmp_path / "killed/metrics.jsonl"
     for kill in range(num_kills):

@@ -27,14 +27,14 @@ def remember(collector, layout):
     """Returns a collector that keeps what was said in the last updates in its state, -1 where nothing was."""
 
     def init(key, params):
-        said = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, layout.num_turns, layout.turn), -1, jnp.int32)
-        return {"collector": collector.init(key, params), "said": said}
+        tokens_so_far = jnp.full((NUM_GROUPS * GROUP_SIZE, NUM_UPDATES, layout.num_turns, layout.turn), -1, jnp.int32)
+        return {"collector": collector.init(key, params), "tokens": tokens_so_far}
 
     def collect(state, params, key):
         own, episode, metrics = collector.collect(state["collector"], params, key)
         tokens = jnp.where(episode.token_mask, episode.tokens, -1)
-        said = jnp.concatenate([state["said"][:, 1:], tokens[:, None]], axis=1)
-        return {"collector": own, "said": said}, episode, metrics
+        tokens_so_far = jnp.concatenate([state["tokens"][:, 1:], tokens[:, None]], axis=1)
+        return {"collector": own, "tokens": tokens_so_far}, episode, metrics
 
     return collector._replace(init=init, collect=collect)
 
@@ -78,9 +78,9 @@ def test_the_run_learns_from_dialogues_that_differ(alone):
     before, state, metrics = alone
     moved = jax.tree.map(lambda old, new: np.max(np.abs(old - new)), before, state.learner.params)
     assert max(jax.tree.leaves(moved)) > 1e-2
-    said = state.collector["said"]
-    assert said.shape[1] == NUM_UPDATES and (said >= 0).any(axis=(0, 2, 3)).all()
-    assert (said[:, 0] != said[:, 1]).any() and (said[:, 1] != said[:, 2]).any()
+    tokens_so_far = state.collector["tokens"]
+    assert tokens_so_far.shape[1] == NUM_UPDATES and (tokens_so_far >= 0).any(axis=(0, 2, 3)).all()
+    assert (tokens_so_far[:, 0] != tokens_so_far[:, 1]).any() and (tokens_so_far[:, 1] != tokens_so_far[:, 2]).any()
     assert metrics["train/gradient_norm"] > 0.0
 
 
@@ -88,7 +88,7 @@ def test_the_run_learns_from_dialogues_that_differ(alone):
 def test_eight_devices_write_and_learn_what_one_does(alone, trained, mode):
     before, state, metrics = trained(mode, 8)
     jax.tree.map(np.testing.assert_array_equal, before, alone[0])
-    np.testing.assert_array_equal(state.collector["said"], alone[1].collector["said"])
+    np.testing.assert_array_equal(state.collector["tokens"], alone[1].collector["tokens"])
     assert int(state.update) == NUM_UPDATES
 
     def close(actual, wanted):

@@ -60,9 +60,9 @@ def test_who_learned_from_files_hears_the_loss_and_how_to_speak(tmp_path):
         "Next, in Python: from jaxagents.training.load import load_policy; "
         f"print(load_policy('{tmp_path}').speak('Hello!'))",
     ]
-    told = farewell(tmp_path, result, given=given._replace(from_files=False)).splitlines()
-    assert told[1:3] == ["Last loss: 0.5313.", "Last evaluation: success 0."]
-    assert "speak" not in "".join(told)
+    lines = farewell(tmp_path, result, given=given._replace(from_files=False)).splitlines()
+    assert lines[1:3] == ["Last loss: 0.5313.", "Last evaluation: success 0."]
+    assert "speak" not in "".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,14 @@ def test_every_file_is_listed_with_its_first_sentence():
         assert {path.stem for path in ROOT.glob(f"{pattern}/*.yaml")} <= names
 
 
+def test_choices_are_listed_by_family():
+    parts = list_choices(ROOT / "configs", ROOT / "experiments").split("\n\n")
+    names = {part.partition(",")[0]: {line.split()[0] for line in part.splitlines()[1:]} for part in parts}
+    assert {"grpo", "dpo"} < names["Algorithms of language models"] and "ppo" in names["Algorithms of arrays"]
+    assert "frozenlake" in names["Worlds of language models"] and "cartpole" in names["Worlds of arrays"]
+    assert "gigpo" in names["Papers of lm_rl"] and "envgen" in names["Papers of rl_core"]
+
+
 def test_what_fits_a_world_is_listed():
     lines = list_choices(ROOT / "configs", world="pendulum").splitlines()
     names = {line.split()[0] for line in lines if line.startswith("  ")}

@@ -346,8 +346,8 @@ def test_a_warning_is_one_line_without_source():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn("The last checkpoint is used.")
-    told = warnings.formatwarning(caught[0].message, UserWarning, caught[0].filename, caught[0].lineno, caught[0].line)
-    assert told == "load_policy:1: UserWarning: The last checkpoint is used.\n"
+    line = warnings.formatwarning(caught[0].message, UserWarning, caught[0].filename, caught[0].lineno, caught[0].line)
+    assert line == "load_policy:1: UserWarning: The last checkpoint is used.\n"
 
 
 def test_loading_writes_nothing(run_dir):

@@ -41,13 +41,13 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
         resuming.require_no_past(experiment, tmp_path)
 
 
-@pytest.mark.parametrize(("updates", "said"), [((2, 4), []), ((2,), ["ends at update 2"]), ((), ["ends at update 0"])])
-def test_rows_of_the_past_that_are_missing_are_said(tmp_path, updates, said):
+@pytest.mark.parametrize(("updates", "lines"), [((2, 4), []), ((2,), ["ends at update 2"]), ((), ["ends at update 0"])])
+def test_rows_of_the_past_that_are_missing_are_said(tmp_path, updates, lines):
     if updates:
         log(tmp_path, *updates)
     heard = []
     resuming.warn_of_lost_metrics(tmp_path, 4, heard.append)
-    assert [text for text in said if text not in " ".join(heard)] == [] and len(heard) == len(said)
+    assert [text for text in lines if text not in " ".join(heard)] == [] and len(heard) == len(lines)
 
 
 def test_metadata_without_a_field_are_refused():

@@ -17,11 +17,9 @@ from tests import ROOT
     ("overrides", "message"),
     [
         (["seed=-1"], "`seed` must be a whole number from 0 to 4294967295, got -1"),
-        (["seed=1.5"], "`seed` must be a whole number, got 1.5"),
         (["seed=4294967295", "seeds=2"], "`seed` must be a whole number from 0 to 4294967294, got 4294967295"),
         (["evaluation.seed=-3"], "`evaluation.seed` must be a whole number from 0"),
         (["training.total_steps=10"], "must be at least the 32 steps of one update, got 10"),
-        (["+training.total_step=5"], "`training` has no key 'total_step'; try total_steps"),
         (["collector.num_envs=5", "learner.num_minibatches=3"], "`num_minibatches` must divide .* got 3; try"),
         (["seeds=0"], "`seeds` must be a positive number, got 0"),
         (["stages=[{name: a}, {name: a}]"], "`stages` must have different names, got \\['a', 'a'\\]"),
@@ -31,9 +29,7 @@ from tests import ROOT
         ),
         (["training.total_turns=5"], "`training.total_turns` must be in a unit .* one that counts episodes, env_steps"),
         (["training.total_episodes=0"], "`training.total_episodes` must be a positive number, got 0"),
-        (["evaluation.final_episodes=0"], "`evaluation.final_episodes` must be a positive number, got 0"),
         (["stages=[{name: a, rounds: 0}]"], "`stages.rounds` must be a positive number, got 0"),
-        (["devices=sharded", "devices.num_devices=3"], "`collector.num_envs` must be divisible .* got 4 and 3"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tmp_path, overrides, message, compose):

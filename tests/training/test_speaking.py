@@ -81,10 +81,10 @@ def test_a_policy_of_a_world_speaks_of_anything(speak, lake):
 def test_log_probabilities_of_a_conversation_are_those_of_its_tokens_one_by_one(speak, lake):
     policy = speak(lake, tokenizer=byte_level, num_turns=2)
     params = jax.tree.map(lambda leaf: 3.0 * leaf, policy.init(jax.random.key(0)))
-    said = make_score(policy)(params, [*SAID, {"role": "assistant", "content": "Hi."}])
+    score = make_score(policy)(params, [*SAID, {"role": "assistant", "content": "Hi."}])
     ids = [*tokens_to_answer(policy, SAID), *policy.tokenizer.encode("Hi."), policy.tokenizer.marks["end"]]
-    assert said.tokens.tolist() == ids and said.pieces[-4:] == ["H", "i", ".", "<end>"]
-    assert said.completion_mask.tolist() == [False] * (len(ids) - 4) + [True] * 4
+    assert score.tokens.tolist() == ids and score.pieces[-4:] == ["H", "i", ".", "<end>"]
+    assert score.completion_mask.tolist() == [False] * (len(ids) - 4) + [True] * 4
 
     def last(tokens):
         """The distribution that follows, without padding."""
@@ -94,7 +94,7 @@ def test_log_probabilities_of_a_conversation_are_those_of_its_tokens_one_by_one(
         return jax.nn.log_softmax(policy.model.logits(params, hidden)[0, -1])
 
     for index in (1, 5, len(ids) - 1):
-        np.testing.assert_allclose(said.log_prob[index], last(ids[:index])[ids[index]], atol=1e-4)
-    assert said.log_prob[0] == 0.0 and np.all(said.log_prob[1:] < 0.0)
+        np.testing.assert_allclose(score.log_prob[index], last(ids[:index])[ids[index]], atol=1e-4)
+    assert score.log_prob[0] == 0.0 and np.all(score.log_prob[1:] < 0.0)
     with pytest.raises(ValueError, match="`messages` must fit into 66 tokens, got 7"):
         make_score(nodder(TOKENIZER, max_positions=66))({}, [*SAID, {"role": "assistant", "content": "x" * 60}])

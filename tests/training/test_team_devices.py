@@ -28,18 +28,18 @@ DATA_SHARDS = "collector.num_shards=2"
     ],
 )
 def test_the_run_does_not_depend_on_devices(choices, num_updates, overrides):
-    told = {}
+    result = {}
     for mode in ("jit", "pmap", "sharded"):
         size = () if DATA_SHARDS in overrides else ("collector.num_envs=8",)
         devices = (f"devices={mode}", *(() if mode == "jit" else ("devices.num_devices=2",)))
         config = compose(CONFIGS, *choices, *QUICK, *size, *overrides, *devices)
         runner = build(resolve(config)).stages[0].runner
         _, metrics = runner.run(runner.init(3), num_updates)
-        told[mode] = {name: np.asarray(value) for name, value in metrics.items()}
-    one = told.pop("jit")
+        result[mode] = {name: np.asarray(value) for name, value in metrics.items()}
+    one = result.pop("jit")
     losses = [value for name, value in one.items() if name.startswith("train/") and name.endswith("loss")]
     assert losses and np.all(np.isfinite(losses))
-    for mode, two in told.items():
+    for mode, two in result.items():
         assert two.keys() == one.keys()
         for name, value in one.items():
             np.testing.assert_allclose(two[name], value, rtol=1e-2, atol=1e-4, err_msg=f"{mode}: {name}")

@@ -127,9 +127,9 @@ def check(*overrides):
     ],
 )
 def test_wrong_inputs_are_refused_before_anything_is_built(base, override, message):
-    with pytest.raises(ValueError) as told:
+    with pytest.raises(ValueError) as error:
         check(*base, override)
-    assert message in str(told.value) and "\n" not in str(told.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_whole_floats_become_integers_where_a_function_takes_these():

@@ -13,7 +13,7 @@ from jaxagents.values.distributions import categorical, implicit_quantiles, quan
 from jaxagents.values.q_function import make_q_function, make_twin_q
 
 
-def told(observation, **fields):
+def given(observation, **fields):
     return PolicyInput(observation=observation, first=jnp.zeros(observation.shape[:2], bool), **fields)
 
 
@@ -22,18 +22,18 @@ def test_values_of_all_actions_of_every_step(dueling):
     q_function = make_q_function(Box((3,)), Discrete(4), encoder=MLP((8,)), dueling=dueling)
     params = q_function.init(jax.random.key(0))
     observation = jax.random.normal(jax.random.key(1), (5, 2, 3))
-    carry, q = q_function.apply(params, (), told(observation))
+    carry, q = q_function.apply(params, (), given(observation))
     assert carry == q_function.initial_carry((2,)) == () and q_function.draw_noise is None
     assert q.shape == (5, 2, 4) and q.dtype == jnp.float32
-    _, one = q_function.apply(params, (), told(observation[3:4, 1:]))
+    _, one = q_function.apply(params, (), given(observation[3:4, 1:]))
     np.testing.assert_allclose(one[0, 0], q[3, 1], rtol=1e-5, atol=1e-6)
-    _, jitted = jax.jit(q_function.apply)(params, (), told(observation))
+    _, jitted = jax.jit(q_function.apply)(params, (), given(observation))
     np.testing.assert_allclose(jitted, q, rtol=1e-5, atol=1e-6)
 
 
 def test_images_of_bytes_are_read():
     q_function = make_q_function(Box((6, 6, 2), 0, 255, np.uint8), Discrete(3), encoder=CNN((4,), hidden_sizes=(8,)))
-    _, q = q_function.apply(q_function.init(jax.random.key(0)), (), told(jnp.ones((1, 2, 6, 6, 2), jnp.uint8)))
+    _, q = q_function.apply(q_function.init(jax.random.key(0)), (), given(jnp.ones((1, 2, 6, 6, 2), jnp.uint8)))
     assert q.shape == (1, 2, 3)
 
 
@@ -43,9 +43,9 @@ def test_memory_remembers_until_the_episode_is_over():
     params, carry = q_function.init(jax.random.key(0)), q_function.initial_carry((1,))
     observation = jnp.stack([jnp.ones((1, 3)), jnp.zeros((1, 3)), jnp.zeros((1, 3))])
     first = jnp.array([[True], [False], [True]])
-    carry, q = q_function.apply(params, carry, told(observation).replace(first=first))
+    carry, q = q_function.apply(params, carry, given(observation).replace(first=first))
     assert carry.shape == (1, 5) and not np.allclose(q[1], q[2])
-    _, afresh = q_function.apply(params, jnp.zeros((1, 5)), told(observation[:1] * 0.0))
+    _, afresh = q_function.apply(params, jnp.zeros((1, 5)), given(observation[:1] * 0.0))
     np.testing.assert_allclose(q[2], afresh[0], rtol=1e-5)
 
 
@@ -53,7 +53,7 @@ def test_memory_reads_what_was_done_and_paid_before():
     q_function = make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), memory=GRU(hidden_size=5), history=True)
     params, carry = q_function.init(jax.random.key(0)), q_function.initial_carry((1,))
     assert params["torso"]["memory"]["params"]["input_kernel"].shape[0] == 4 + 2 + 1
-    inputs = told(jnp.ones((1, 1, 3)), previous_action=jnp.ones((1, 1), jnp.int32), previous_reward=jnp.ones((1, 1)))
+    inputs = given(jnp.ones((1, 1, 3)), previous_action=jnp.ones((1, 1), jnp.int32), previous_reward=jnp.ones((1, 1)))
 
     def values(**fields):
         return np.asarray(q_function.apply(params, carry, inputs.replace(**fields))[1])
@@ -70,7 +70,7 @@ def test_memory_reads_what_was_done_and_paid_before():
     ):
         make_q_function(Box((3,)), Discrete(2), encoder=MLP((4,)), history=True)
     with pytest.raises(ValueError, match="`previous_action` must be kept for `history`, got None"):
-        q_function.apply(params, carry, told(jnp.ones((1, 1, 3))))
+        q_function.apply(params, carry, given(jnp.ones((1, 1, 3))))
 
 
 KINDS = {
@@ -89,7 +89,7 @@ def test_distributions_of_every_action(name, noise_scale):
     )
     params, observation = q_function.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 2, 3))
     apply = jax.jit(q_function.apply)
-    _, values = apply(params, (), told(observation))
+    _, values = apply(params, (), given(observation))
     assert isinstance(values, kind) and jax.tree.leaves(values)[0].shape == (5, 2, *shape)
     np.testing.assert_allclose(expected_values(values), values.mean())
     assert values.mean().shape == (5, 2, 4)
@@ -101,10 +101,10 @@ def test_distributions_of_every_action(name, noise_scale):
     assert set(noise) == {"weights"} - ({"weights"} if noise_scale is None else set()) | (
         {"fractions"} if name == "implicit" else set()
     )
-    _, drawn = apply(params, (), told(observation, noise=noise))
+    _, drawn = apply(params, (), given(observation, noise=noise))
     assert not np.allclose(drawn.mean(), values.mean())
     # With an axis of agents, whose noise is that of the step.
-    _, team = apply(params, (), told(observation[:, :, None], noise=noise))
+    _, team = apply(params, (), given(observation[:, :, None], noise=noise))
     np.testing.assert_allclose(team.mean()[:, :, 0], drawn.mean(), rtol=1e-4, atol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_implicit_quantiles_depend_on_their_fractions_alone():
     params, observation = q_function.init(jax.random.key(0)), jnp.ones((1, 1, 3))
     pairs = ([0.2, 0.9], [0.9, 0.4])
     quantiles = [
-        q_function.apply(params, (), told(observation, noise={"fractions": jnp.array([[pair]])}))[1] for pair in pairs
+        q_function.apply(params, (), given(observation, noise={"fractions": jnp.array([[pair]])}))[1] for pair in pairs
     ]
     np.testing.assert_allclose(quantiles[0].fractions, [[pairs[0]]], rtol=1e-6)
     np.testing.assert_allclose(quantiles[0].quantiles[..., 1], quantiles[1].quantiles[..., 0], rtol=1e-5)

@@ -161,7 +161,7 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
             jax.tree.map(lambda leaf, final, i=i: leaf.__setitem__(i, final), successor, info["final_obs"][i])
         success = np.full(vector.num_envs, np.nan)
         for source, name in itertools.product((info, last), ("success", "is_success")):
-            if name in source:  # `_success` says which of the environments have told.
+            if name in source:  # `_success` marks the environments that report it.
                 is_set = np.asarray(source.get(f"_{name}", True), bool)
                 success = np.fmax(success, np.where(is_set, np.asarray(source[name], np.float64), np.nan))
         return host_step(observation, successor, reward, (terminated, truncated), success)

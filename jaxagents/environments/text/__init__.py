@@ -1,4 +1,4 @@
-"""Worlds that speak and hear sequences of word ids: one world for symbolic policies and for language models."""
+"""Worlds whose observations and actions are sequences of word ids: for policies of arrays and of language."""
 
 from jaxagents import modules_of
 

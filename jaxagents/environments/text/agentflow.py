@@ -21,7 +21,7 @@ from jaxagents.types import Array, State, Task
 
 
 class Executor(NamedTuple):
-    """Who carries sub-goals out; it knows what has been said, and no more of the task.
+    """Who carries sub-goals out; it knows the dialogue so far, and no more of the task.
 
     Attributes:
         grammar: of sub-goals, in which all of them are understood and allowed.
@@ -50,7 +50,7 @@ def with_planner(
     A turn is a sub-goal. The executor takes up to `num_steps` steps of the world for it, which count towards the
     world's own limit. The verifier stops the episode where the task is done, the rules end it, or no step is left for
     another sub-goal; it errs at a stated rate. After the last sub-goal the episode is truncated. The observation is the
-    memory, `<sub-goal> <what the world said then> .` for every turn, and before the first turn what the world says.
+    memory, `<sub-goal> <its result> .` for every turn, and before the first turn what the world says.
     What is no sub-goal takes a turn, does nothing, and is remembered as `none`.
 
     Args:
@@ -144,9 +144,9 @@ def with_planner(
 
 
 def call_tools(world: World) -> Executor:
-    """Makes the executor of `world=tools`: `use open` calls the tool with what was told of the keys that it takes.
+    """Makes the executor of `world=tools`: `use open` calls the tool with the known values of the keys that it takes.
 
-    Of a key of which nothing was told it takes the first value, which fails. A tool that is busy is called again.
+    Of a key without a known value it takes the first value, which fails. A tool that is busy is called again.
     `ask person`, `confirm` and `refuse` are what they are in the world.
     """
     _require("tools", world)

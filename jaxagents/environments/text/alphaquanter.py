@@ -66,12 +66,12 @@ def with_decision_rewards(
         return jnp.asarray(_REWARDS)[1 + (value > threshold) - (value < -threshold), order]
 
     def play(key: Array, state: State, verb: Array, args: Array) -> State:
-        inner, said = state["inner"], jnp.clip(args[0, 0], 0, len(ORDERS) - 1)
+        inner, order = state["inner"], jnp.clip(args[0, 0], 0, len(ORDERS) - 1)
         following = outer.play(key, state, verb, args)
-        here = said == jnp.arange(len(SOURCES))
+        here = order == jnp.arange(len(SOURCES))
         looks = {"asked": state["asked"] | here, "repeats": state["repeats"] + jnp.any(state["asked"] & here)}
         share = jnp.minimum(jnp.sum(state["asked"]), useful) / useful
-        earned = outcome(inner.task, inner.day, said) + form + tools * share - repeat * state["repeats"]
+        earned = outcome(inner.task, inner.day, order) + form + tools * share - repeat * state["repeats"]
         trades = verb == TRADE
         return {
             **following,

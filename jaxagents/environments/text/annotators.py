@@ -16,7 +16,7 @@ from jaxagents.types import Array, State
 def with_annotators(world: World, *, num_annotators: int = 3, miss: float = 0.3, refine: bool = True) -> World:
     """Puts annotators in the place of a desk's expert, each of whom overlooks every rule with probability `miss`.
 
-    Annotators take turns and add to what those before them have said; the last one decides by all rules that any of
+    Annotators take turns and add to the answers of those before them; the last one decides by all rules that any of
     them has seen, so that a rule is missed with `miss^K`. The chain of thoughts has what each of them thinks, `rule 0
     fits rule 2 fits rule 2 fits`. The refiner deletes what is repeated or contradicts the answer, and leaves `rule 2
     fits`. Where somebody has to be asked first, the expert asks.
@@ -52,8 +52,8 @@ def with_annotators(world: World, *, num_annotators: int = 3, miss: float = 0.3,
         action = first_action(world.grammar, [(True, ANSWER, decided[-1], cited[-1])])
         asks = verb != ANSWER
         chain = [text("rule", number(jnp.where(asks, -1, rule), 1), "fits") for rule in cited]
-        said = jnp.where(asks, verb, action[0]), jnp.where(asks, args, action[1])
-        return *said, text(*chain[-1:] if refine else chain)
+        chosen = jnp.where(asks, verb, action[0]), jnp.where(asks, args, action[1])
+        return *chosen, text(*chain[-1:] if refine else chain)
 
     return replace(world, expert=expert)
 

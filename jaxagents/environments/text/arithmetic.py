@@ -311,7 +311,7 @@ def _make_sample(
 def make_wording(
     num_digits: Sequence[int], num_terms: Sequence[int], operations: Sequence[str]
 ) -> tuple[Callable[[Task], Text], Callable[[Task], Text]]:
-    """Makes what is said of a task: the problem, and the thought that solves it.
+    """Makes the texts of a task: the problem, and the thought that solves it.
 
     The thought has the running results without those of leading zeros. What differs by level and by whether there is a
     product is a choice with a name, so that the room for the longest text is exact.

@@ -69,7 +69,7 @@ def make_environment(
     `informative_names=False`, every task deals the qualities anew, and with several pulls the best arm can only be
     found by trying: the task for memory.
 
-    The observation is `arms <names> .`, then what the last pull said: `<name> pays <digits> .`, or
+    The observation is `arms <names> .`, then the result of the last pull: `<name> pays <digits> .`, or
     "nothing happens ." where the action was not one of the names. Such a turn counts as a pull. `info["success"]` is
     set in the last turn of an episode if it pulled the best arm. `action_mask` allows the arms of the task.
 

@@ -1,4 +1,4 @@
-"""Short messages on request: what must be in them is said, how the reader likes them is not; every point is graded."""
+"""Short messages on request: their points are stated, what the reader prefers is not; every point is graded."""
 
 from collections.abc import Sequence
 from functools import partial

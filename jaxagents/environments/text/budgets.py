@@ -62,8 +62,8 @@ def with_turn_budget(world: World, *, fewest: int = 2, most: int | None = None) 
 
     def tell(state: State, seat: Array) -> Text:
         turn = jnp.minimum(state["turn"] + 1, state["budget"])
-        shown = text("turn", number(turn, digits), "of", number(state["budget"], digits))
-        return text(shown, outer.tell(state, seat))
+        counter = text("turn", number(turn, digits), "of", number(state["budget"], digits))
+        return text(counter, outer.tell(state, seat))
 
     return replace(
         outer,

@@ -58,7 +58,7 @@ def make_text_world(
             progress. Where the rules give payoffs, the reward is what the step adds to them.
         step_penalty: subtracted from the reward of every step.
         illegal: "no_op" asks again; "forfeit" ends the episode with the payoffs of a forfeit. In games of several
-            seats with "no_op", who last said what was not allowed forfeits when the limit of turns is reached.
+            seats with "no_op", the seat of the last illegal action forfeits when the limit of turns is reached.
         forfeit_payoff: reward of who forfeits, and of each of the others.
         held_out_fraction: of the tasks.
         wrappers: change the rules, one after the other, under any names; None changes nothing, also as one of them.

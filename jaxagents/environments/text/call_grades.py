@@ -12,7 +12,7 @@ from jaxagents.ops.call_grades import Call
 from jaxagents.types import Array, State, Task
 
 Grade = Callable[[Call, Call, Array], Array]
-"""`(said, right, read bool []) -> float32 []`, see `ops.call_grades`."""
+"""`(predicted, right, read bool []) -> float32 []`, see `ops.call_grades`."""
 
 
 def with_call_grades(
@@ -41,15 +41,15 @@ def with_call_grades(
         raise ValueError(f"`world` must have one seat to be graded, got {world.num_seats} in {world.name!r}.")
     outer = with_inner_state(world)
 
-    def graded(state: State, said: Call, read: Array) -> State:
+    def graded(state: State, call: Call, read: Array) -> State:
         verb, args, _ = world.expert(jax.random.key(0), state["inner"])
-        earned = grade(said, Call(jnp.asarray(verb), args), read)
+        earned = grade(call, Call(jnp.asarray(verb), args), read)
         return {**state, "total": state["total"] + earned, "turns": state["turns"] + 1.0}
 
     def play(key: Array, state: State, verb: Array, args: Array) -> State:
-        said = Call(jnp.asarray(verb), args)
-        there = jnp.ones((), bool) if exists is None else exists(state["inner"], said)
-        return outer.play(key, graded(state, said, there), verb, args)
+        call = Call(jnp.asarray(verb), args)
+        there = jnp.ones((), bool) if exists is None else exists(state["inner"], call)
+        return outer.play(key, graded(state, call, there), verb, args)
 
     def skip(state: State) -> State:
         nothing = Call(jnp.int32(-1), jnp.full((world.grammar.max_args, world.grammar.max_length), -1, jnp.int32))

@@ -229,7 +229,7 @@ def grade_program(state: CodeState) -> dict[str, Array]:
 
 
 def grade_prediction(state: CodeState) -> dict[str, Array]:
-    """Grades what was said that a program returns, under the names of `grade_program`."""
+    """Grades a prediction of what a program returns, under the names of `grade_program`."""
     right = (state.program[0] == state.task["outputs"][0]).astype(jnp.float32)
     return {"runs": jnp.ones(()), "tests": right, "hidden_tests": right, "short": jnp.ones(())}
 

@@ -1,4 +1,4 @@
-"""Programs as tools: every operation is a call on an input that is not shown, and the result has to be told."""
+"""Programs as tools: every operation is a call on a hidden input, and the answer is the result."""
 
 from collections.abc import Sequence
 from functools import partial

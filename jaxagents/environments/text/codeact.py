@@ -17,8 +17,8 @@ def with_programs(world: World, *, max_calls: int = 4) -> World:
     """Adds actions that run several calls: `run open push with order elm day friday` beside `call open order elm`.
 
     The first tool is called with the first pair, every other one with what the one before returned; tools that take a
-    day get the second pair, too. A program stops at an error, which is told, and where an act ends the episode. What it
-    looked up stays known.
+    day get the second pair, too. A program stops at an error, which is reported, and where an act ends the episode.
+    What it looked up stays known.
 
     Args:
         world: `tools`; skins and other wrappers go around this one.

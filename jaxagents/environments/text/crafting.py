@@ -1,4 +1,4 @@
-"""Crafting in words: get what grows, make what is asked for by the recipes of a book, which may not be told."""
+"""Crafting in words: get what grows, make what is asked for by the recipes of a book, which may be hidden."""
 
 from functools import partial
 from typing import Any, Literal, get_args
@@ -37,7 +37,7 @@ class CraftingState:
         task: the task of the episode.
         pack: bool `[I]`, at most one of each item.
         before: bool `[I]`, what "undo" brings back; the pack itself where nothing can be undone.
-        failure: int32, why the last action was in vain, 0 where it was not or where that is not told.
+        failure: int32, why the last action was in vain, 0 where it was not or where that is not reported.
         lacking: int32, the item that was missing for it.
         ended: bool, by a mistake.
     """
@@ -73,9 +73,9 @@ def make_environment(
 
     Args:
         depths: of the goals, one per level, from 1 to 6; depth d takes d + 1 to 2 d + 1 steps.
-        num_books: which recipes hold; a task is of one of the books, and nothing but `told` says which.
+        num_books: which recipes hold; a task is of one of the books, and only the prompt of `told` says which.
         hidden_methods: the books have the same ingredients, and methods that no text says.
-        told: the prompt tells the recipes that the goal needs.
+        told: the prompt has the recipes that the goal needs.
         mistake: the wrong method with all ingredients does "nothing", "spoils" them, or "ends" the episode.
         informative: says why an action was in vain. Such actions are allowed; else they are none.
         split: holds out "tasks", goals with what is given in a book, or whole "books".

@@ -51,7 +51,7 @@ def make_environment(
     `cited`, `unsafe` (complied with what is not to be complied with) and `overcautious` (refused what may be done).
 
     Where the request does not say who asks, `ask` makes the observation tell it; all answers but that end the episode.
-    Held-out tasks have rules or requests that no training task has, in whatever order and words they are told.
+    Held-out tasks have rules or requests that no training task has, in whatever order and words.
 
     Args:
         num_rules: one per level, from 1 to 9.
@@ -59,7 +59,7 @@ def make_environment(
             both are.
         pretexts: share of requests that begin with words which are to change nothing, "urgent".
         hidden: share of requests that do not say who asks.
-        shuffled: whether rules are told in any order, so that only their numbers tell the first one.
+        shuffled: whether rules stand in any order, so that only their numbers show the first one.
         **options: of `make_text_world`.
 
     Returns:
@@ -80,7 +80,7 @@ def make_environment(
     grammar = make_grammar("{answer} {rule}", "ask", answer=SPOKEN, rule=numbers)
 
     def play(key: Array, state: DeskState, verb: Array, args: Array) -> DeskState:
-        answer, cited = args[:2, 0]  # None of both is said with "ask".
+        answer, cited = args[:2, 0]  # The action "ask" has neither.
         return state.replace(answer=answer, cited=cited, asked=state.asked | (verb == ASK))
 
     def expert(key: Array, state: DeskState) -> tuple[Array, Array, Text]:

@@ -82,12 +82,12 @@ def start(most: int, key: Array, task: Task) -> scene.SceneState:
 
 def status(state: scene.SceneState) -> Status:
     """Grades the boxes."""
-    objects, said = state.task["objects"], state.answer[:, 0] >= 0
+    objects, predicted = state.task["objects"], state.answer[:, 0] >= 0
     truth, there = _corners(objects[:, 1:]), objects[:, 0] == objects[0, 0]
     confidence = jnp.asarray(list(CONFIDENCES.values()))[state.answer[:, 2]]
-    iou, sure = detection_rewards(_corners(state.answer[:, :2]), confidence, said, truth, there)
-    over = jnp.any(said)
-    right = over & (iou == 1.0) & (jnp.sum(said) == jnp.sum(there))
+    iou, sure = detection_rewards(_corners(state.answer[:, :2]), confidence, predicted, truth, there)
+    over = jnp.any(predicted)
+    right = over & (iou == 1.0) & (jnp.sum(predicted) == jnp.sum(there))
     return Status(success=right, over=over, progress=iou, parts=grades(iou=iou, confidence=sure, right=right))
 
 

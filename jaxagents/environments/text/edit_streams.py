@@ -23,7 +23,7 @@ HISTORY = 3
 
 @struct.dataclass
 class EditState:
-    """What was said to come next: place and operation, int32, -1 before."""
+    """The prediction of the next edit: place and operation, int32, -1 before."""
 
     task: Task
     place: Array

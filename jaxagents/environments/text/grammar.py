@@ -1,4 +1,4 @@
-"""What can be said to a text world: templates of actions, with fields that are listed or free."""
+"""Grammars of actions in text worlds: templates of actions, with fields that are listed or free."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Grammar:
     -1 where there is none:
 
     - `{name}`: the index of the phrase among those of the field, then -1s;
-    - `{name:2-4}`: the indices of the 2 to 4 phrases that were said, in order, then -1s;
+    - `{name:2-4}`: the indices of the 2 to 4 phrases in the action, in order, then -1s;
     - `{int:5}`: the number, then -1s.
 
     An *entry* is what may be allowed or not: every action of a template without free fields, in the order of the
@@ -116,7 +116,7 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **fields: Sequence[
 
     Raises:
         ValueError: no template; one that cannot be read; a field without phrases, or that no template has; a phrase
-            that is said twice; two readings of the same action (both are shown); words that would be read as others, as
+            that stands twice; two readings of the same action (both are shown); words that would be read as others, as
             "go", "to" where there is "go to".
     """
     phrases = {name: _phrases(name, field) for name, field in fields.items()}
@@ -217,14 +217,14 @@ def _say(elements: Sequence[Element], values: Sequence[Sequence[int]]) -> list[s
 
 
 def _values(element: Element) -> int:
-    """Counts what can be said in a field."""
+    """Counts the values of a field."""
     if element.kind == "int":
         return 10**element.high
     return sum(len(element.phrases) ** count for count in range(element.low, element.high + 1))
 
 
 def _all_values(element: Element) -> list[list[int]]:
-    """Lists what can be said in a field: indices of phrases, or digits."""
+    """Lists the values of a field: indices of phrases, or digits."""
     if element.kind == "int":
         return [[int(digit) for digit in str(number)] for number in range(10**element.high)]
     sizes = range(element.low, element.high + 1)

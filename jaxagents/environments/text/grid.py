@@ -2,12 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxagents.types import Array
-
-MOVES = np.asarray([(-1, 0), (1, 0), (0, -1), (0, 1)], np.int32)
-"""Row and column of up, down, left and right."""
 
 
 def flood(start: Array, free: Array) -> Array:

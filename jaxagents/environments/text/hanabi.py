@@ -24,8 +24,8 @@ PLAY, DISCARD, TELL_COLOUR, TELL_RANK = range(4)
 @struct.dataclass
 class HanabiState:
     """A game: hands are places in the deck, int32 `[2, 2]`, -1 for none, the newest last; `known` is what owners were
-    told of the colour and rank of cards, bool `[10, 2]`; `piles` has the highest ranks on the table; and `counts` cards
-    drawn, hints and lives left, turns taken, and turns left (-1 while there are cards), int32 `[5]`."""
+    hinted of the colour and rank of cards, bool `[10, 2]`; `piles` has the highest ranks on the table; and `counts`
+    cards drawn, hints and lives left, turns taken, and turns left (-1 while there are cards), int32 `[5]`."""
 
     deck: Array
     hands: Array
@@ -149,11 +149,11 @@ def advise(state: HanabiState) -> Array:
     sure = state.known[own, 1] & (own >= 0)
     sure = sure & (rank_fits_all | (state.known[own, 0] & fits(state, state.deck[own])))
     wanted = (other >= 0) & fits(state, state.deck[other])
-    untold = wanted[:, None] & ~state.known[other]
-    card, kind = jnp.unravel_index(jnp.argmax(untold[:, ::-1]), untold.shape)
+    hidden = wanted[:, None] & ~state.known[other]
+    card, kind = jnp.unravel_index(jnp.argmax(hidden[:, ::-1]), hidden.shape)
     named = jnp.where(kind == 0, state.deck[other[card]] % RANKS + len(COLOURS), state.deck[other[card]] // RANKS)
     hint, oldest, anything = 2 * HAND + named, jnp.int32(HAND), jnp.argmax(can)
-    rules = [(jnp.any(sure), jnp.argmax(sure)), (jnp.any(untold) & can[hint], hint), (can[oldest], oldest)]
+    rules = [(jnp.any(sure), jnp.argmax(sure)), (jnp.any(hidden) & can[hint], hint), (can[oldest], oldest)]
     rules += [(jnp.any(can[2 * HAND :]), 2 * HAND + jnp.argmax(can[2 * HAND :]))]
     return first_rule([*rules, (jnp.bool_(True), anything)]).astype(jnp.int32)
 

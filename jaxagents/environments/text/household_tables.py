@@ -27,7 +27,7 @@ GOALS = (
     ("look at some", "under the"),
     ("find two", "and put them in"),
 )
-"""What is said of a family before the object and before the place."""
+"""Words of a goal of the family before the object and before the place."""
 
 OBJECTS = {
     "apple": "clean heat cool slice",

@@ -16,7 +16,7 @@ from jaxagents.environments.text.world import World
 from jaxagents.types import Array, Environment
 
 CARDS = ("jack", "queen", "king")
-MOVES = FOLD, CALL, RAISE = range(3)
+FOLD, CALL, RAISE = range(3)
 MOVE_WORDS = ("fold", "call", "raise")
 RAISES = np.asarray([2, 4], np.int32)
 """Chips of a raise, by round."""

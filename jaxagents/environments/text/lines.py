@@ -126,8 +126,8 @@ def with_lines(
     if world.num_seats > 1:
         raise ValueError(f"`world` must have one seat, got {world.num_seats} in {world.name!r}.")
     words = tuple(world.grammar.words if words is None else words)
-    spoken = make_grammar(f"{cue} {{word:1-{max_words}}}", word=words)
-    grammar = join_grammars(world.grammar, spoken)
+    line_grammar = make_grammar(f"{cue} {{word:1-{max_words}}}", word=words)
+    grammar = join_grammars(world.grammar, line_grammar)
     num_verbs, outer = len(world.grammar.templates), with_inner_state(world)
 
     def after_turn(state: State, inner: State) -> State:
@@ -151,7 +151,7 @@ def with_lines(
 
     def expert(key: Array, state: State) -> tuple[Array, Array, Text | None]:
         verb, args, thought = world.expert(key, state["inner"])
-        line = spoken.args(_own_words(world, words, max_words, world.grammar.render(verb, args)))
+        line = line_grammar.args(_own_words(world, words, max_words, world.grammar.render(verb, args)))
         writing = state["writing"]
         args = jnp.where(writing, widen(line, grammar), widen(args, grammar))
         return jnp.where(writing, num_verbs, verb), args, None if thought is None else when(~writing, thought)

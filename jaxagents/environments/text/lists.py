@@ -28,8 +28,8 @@ class ListsState:
 
     Attributes:
         task: the task of the episode.
-        answer: int32 `[N]`, letters of the last list that was said, -1 after it; in the mode "critique", flaws.
-        answered: bool, one was said.
+        answer: int32 `[N]`, letters of the last answer, -1 after it; in the mode "critique", flaws.
+        answered: bool, there is one.
         turns: int32, attempts so far, what was no list included.
     """
 

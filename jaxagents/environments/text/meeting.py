@@ -20,7 +20,7 @@ SAY, GO = range(2)
 
 @struct.dataclass
 class MeetingState:
-    """A meeting: what the seats said, int32 `[P, 2]`, and where they went, int32 `[P]`; -1 for nothing yet."""
+    """A meeting: messages of the seats, int32 `[P, 2]`, and where they went, int32 `[P]`; -1 for nothing yet."""
 
     task: Task
     messages: Array
@@ -32,8 +32,8 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
 
     Two places are open to each seat, and exactly one to all of them. All say one or two places at once, `say park
     cafe`, and then go at once, `go park`. A seat sees `player 0 open park cafe`, and after the messages `player 0 open
-    park cafe heard park tower`, what the others said. All are paid 1 if they are all at the place that is open to all,
-    else 0. The expert says its places, and goes where all can, so that it always succeeds.
+    park cafe heard park tower`, the messages of the others. All are paid 1 if they are all at the place that is open to
+    all, else 0. The expert says its places, and goes where all can, so that it always succeeds.
 
     Args:
         num_seats: P, 2 to 4.
@@ -97,8 +97,8 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
 
     def tell(state: MeetingState, seat: Array) -> Text:
         name = pick([("player", str(one)) for one in seats], seat) if distinct else None
-        heard = jnp.where((seats == seat)[:, None], -1, state.messages)
-        last = when(talking(state), None, text("heard", pick(places, heard)))
+        received = jnp.where((seats == seat)[:, None], -1, state.messages)
+        last = when(talking(state), None, text("heard", pick(places, received)))
         return text(name, "open", each(places, open_to(state.task)[seat], most=2), last)
 
     def expert(key: Array, state: MeetingState) -> tuple[Array, Array, None]:

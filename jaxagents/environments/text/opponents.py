@@ -47,6 +47,6 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         distance=None if interface.distance is None else lambda state: interface.distance(state.inner),
         rules=None,
     )
-    # Whether an action was understood is told of the agent's own.
+    # `valid` is that of the agent's own action.
     alone = one_seat(environment, lambda key, state, _: interface.expert(key, state)[0], own_info=("valid",))
     return replace(alone, sample_task=with_level(environment.sample_task), text=text)

@@ -12,7 +12,7 @@ def procedure(world: World, state: State, *, num_steps: int = 7) -> Text:
     """Writes the sub-goals of the expert's way from here, in order; for `notes.with_notes(write=...)`.
 
     A sub-goal is what the expert thinks before an action, or the action itself where it does not think aloud. One that
-    several actions in a row serve is said once, and what is done already is left out.
+    several actions in a row serve is listed once, and what is done already is left out.
 
     Args:
         world: rules of one seat.

@@ -23,7 +23,7 @@ _SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
 
 @struct.dataclass
 class PromptState:
-    """What was asked and said.
+    """A prompt and its answer.
 
     Attributes:
         task: the task of the episode.
@@ -37,7 +37,7 @@ class PromptState:
 
 
 class Row(NamedTuple):
-    """A prompt, and the answer that is right; None where a function judges what is said."""
+    """A prompt, and the answer that is right; None where a function judges the answer."""
 
     prompt: tuple[str, ...]
     answer: tuple[str, ...] | None
@@ -51,9 +51,9 @@ def make_environment(
     most_words: int = 8,
     **options: Any,
 ) -> Environment:
-    """Makes a world of one turn per episode: a prompt is shown, what is said ends it.
+    """Makes a world of one turn per episode: the observation is a prompt, the answer ends it.
 
-    A row with an answer is a success where just that is said. A row without one is a success whatever is said: it is
+    A row with an answer is a success where the action is that answer. A row without one is always a success: it is
     for `collector=rewarded`, whose function gets the number of the row as the column `row`. The policy says words of
     the prompts, of the answers, and of `words`; texts are split at single spaces. Other white space, such as a line
     end, stays part of a word; what stands around a text is left out. Numbers are texts, too.
@@ -61,7 +61,7 @@ def make_environment(
     Args:
         path: of a JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are left to you.
         rows: the same, written here; they do not count where there is a `path`.
-        words: further ones that can be said.
+        words: further ones for answers.
         most_words: of an answer.
         **options: of `make_text_world`.
 

@@ -35,10 +35,10 @@ def with_reflector(
         Yao et al. (2024), "Retroformer: Retrospective Large Language Agents with Policy Gradient Optimization".
     """
     require_positive("max_words", max_words)
-    noted = with_retries(world, num_trials=num_trials, reflection_words=max_words, words=words)
+    retried = with_retries(world, num_trials=num_trials, reflection_words=max_words, words=words)
 
     def status(state: State) -> Status:
-        outcome = noted.status(state)
+        outcome = retried.status(state)
         success = outcome.success & outcome.over
         payoff = jnp.stack([success, success & (state["inner"]["trial"] > 0)])
         return outcome.replace(payoff=payoff.astype(jnp.float32))
@@ -46,4 +46,4 @@ def with_reflector(
     def player(state: State) -> Array:
         return state["writing"].astype(jnp.int32)
 
-    return replace(noted, num_seats=2, status=status, player=player)
+    return replace(retried, num_seats=2, status=status, player=player)

@@ -56,7 +56,7 @@ def make_environment(
     the pictures are turned by half, and half inverted, which the corner and the ground show; `rotate` and `invert`
     undo it and take a turn. Places are those of the picture as it was. The answer ends the episode.
 
-    `info["metrics"]` has `iou`, the share of the union of the right box and the one that was said that is in both,
+    `info["metrics"]` has `iou`, the share of the union of the right box and the predicted one that is in both,
     `class`, and `tools`, how many were used. `progress` is the one of the first two that was asked for. Before an
     answer, the expert thinks of the pattern that it saw or looked for.
 

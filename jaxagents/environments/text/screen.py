@@ -237,7 +237,7 @@ def look(cells: tuple[str, ...], state: ScreenState) -> Text:
     """Lists the elements after the action.
 
     An element that was clicked is gone, a text that was typed stands at the end, all have moved by two cells after
-    `scroll`, all are gone after `back`, and `all done` is said after `finish`.
+    `scroll`, all are gone after `back`, and `all done` is shown after `finish`.
     """
     elements, verb, args = state.task["elements"], state.verb, state.args
     size = jnp.asarray(list(KINDS.values()), jnp.int32)[elements[:, 0]]

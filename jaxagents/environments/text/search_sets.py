@@ -39,8 +39,8 @@ def make_environment(
     several: the page has to be found by what is left. In the mode "table", `list founder jade` asks for all pages that
     have a fact, at most l + 1 of them. The thought of the expert is the right answer, as far as it was read.
 
-    `info["metrics"]` has `match`, the F1 score of what was said and what is right, `recall`, which names too many do
-    not lower, `length`, the names that were said, and `evidence`, the share of the needed pages that were opened.
+    `info["metrics"]` has `match`, the F1 score of the answer, `recall`, which names too many do
+    not lower, `length`, the names in the answer, and `evidence`, the share of the needed pages that were opened.
 
     Args:
         mode: "masked" or "table".

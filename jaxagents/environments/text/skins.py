@@ -1,6 +1,6 @@
 """Worlds in other words: synonyms, swapped names, nonsense; some of them for held-out tasks only."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -10,8 +10,8 @@ import numpy as np
 from jaxagents.environments.text.grammar import Grammar
 from jaxagents.environments.text.subgrammars import join_grammars
 from jaxagents.environments.text.texts import Text, rename
-from jaxagents.environments.text.tracing import words_said
-from jaxagents.environments.text.words import NOTHING_HAPPENS, translate
+from jaxagents.environments.text.tracing import world_words
+from jaxagents.environments.text.words import NOTHING_HAPPENS
 from jaxagents.environments.text.world import World
 from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
 from jaxagents.types import Array, State, Task
@@ -24,7 +24,7 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
     """Writes and reads a world in other words, drawn with the task.
 
     A skin is a mapping from words of the world, which may be phrases such as "go to", to words: synonyms, other
-    templates, names swapped, nonsense. `{}` is the world as it is. Everything is said in the words of the skin,
+    templates, names swapped, nonsense. `{}` is the world as it is. Everything is written in the words of the skin,
     prompts and thoughts included, and only these are understood; "nothing happens ." stays.
 
     The task is `{"inner": task, "skin": int32, "level": int32}`, on the side of the split where the inner task is.
@@ -44,7 +44,7 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
     skins = [dict(skin) for skin in skins]
     if not 0 <= num_held_out < len(skins):
         raise ValueError(f"`num_held_out` must be below the number of skins, got {num_held_out} of {len(skins)} skins.")
-    words = words_said(world)
+    words = world_words(world)
     for skin in skins:
         _require_names(world, words, skin)
     grammar = join_grammars(*(renamed(world.grammar, skin) for skin in skins))
@@ -97,35 +97,6 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
         accepts=None if world.accepts is None else accepts,
         situation=situation,
     )
-
-
-def make_rewording(words: Sequence[str], skins: Sequence[Skin]) -> Callable[[Array, Task, Task], Array]:
-    """Makes the function that says in the skin of one task what was said in that of another.
-
-    Args:
-        words: of the environment, which has those of all skins.
-        skins: of `with_skins`.
-
-    Returns:
-        `(word ids int32 [M], old task, new task) -> word ids [M]`, such as `language.relabeling` takes.
-    """
-    place = {word: number for number, word in enumerate(words)}
-    backs = [{called: word for word, called in skin.items()} for skin in skins]
-    table = np.asarray(
-        [
-            [
-                [place.get(skin.get(base, base), -1) for base in (back.get(word, word) for word in words)]
-                for skin in skins
-            ]
-            for back in backs
-        ],
-        np.int32,
-    )
-
-    def reword(ids: Array, old: Task, new: Task) -> Array:
-        return translate(ids, jnp.asarray(table)[old["skin"], new["skin"]])
-
-    return reword
 
 
 def renamed(grammar: Grammar, skin: Skin) -> Grammar:

@@ -1,4 +1,4 @@
-"""Tasks for training and tasks held out, told apart by a hash of what a task is."""
+"""Tasks for training and tasks held out, split by a hash of what a task is."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Ways in which an expert may think about arithmetic: notes, a program, or prose, with steps that are said twice."""
+"""Ways in which an expert may think about arithmetic: notes, a program, or prose, with repeated steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,13 +21,13 @@ def with_styles(world: World, *, styles: Sequence[str] = STYLES, verbosity: floa
     """Lets the expert of arithmetic think in other ways, drawn anew for each decision; actions stay what they were.
 
     Of `1 2 + 3 4 - 5`, notes are `1 2 , 4 6 , 4 1 ,`, a program is `let x = 1 2 ; x + 3 4 = 4 6 ; x - 5 = 4 1 ;`, and
-    prose is `first 1 2 then plus 3 4 makes 4 6 then minus 5 makes 4 1`. A step that is said twice is longer by itself
+    prose is `first 1 2 then plus 3 4 makes 4 6 then minus 5 makes 4 1`. A repeated step is longer by itself
     and changes nothing, so that lengths of thoughts can be had that no answer needs.
 
     Args:
         world: rules of arithmetic.
         styles: of `STYLES`.
-        verbosity: probability that a step is said twice, one by one.
+        verbosity: probability that a step is repeated, one by one.
 
     Returns:
         The rules with this expert.

@@ -1,4 +1,4 @@
-"""The other interface of a text world: actions by number, for policies that do not speak."""
+"""The other interface of a text world: actions by number, for policies of arrays."""
 
 from dataclasses import replace
 

@@ -17,7 +17,7 @@ class Element(NamedTuple):
 
     Attributes:
         source: as it is written in the template.
-        phrases: one of which is said, each a tuple of words; those of a number are the digits.
+        phrases: one of which is written, each a tuple of words; those of a number are the digits.
         low: fewest of them.
         high: most of them, one after the other.
         kind: "literal", "listed", "free" or "int".
@@ -191,7 +191,7 @@ def require_no_collisions(templates: Sequence[Sequence[Element]], words: Sequenc
     """Refuses words that would be read as a longer one, since the longest word is read first.
 
     Args:
-        templates: what can be said.
+        templates: of actions.
         words: of the whole table.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Turn-based games of two players in words, told apart by the names of who plays."""
+"""Turn-based games of two players in words, with the names of the seats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

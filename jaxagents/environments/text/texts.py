@@ -1,6 +1,6 @@
 """What text worlds say: texts made of fixed phrases and traced choices among them.
 
-A text is a pytree: its phrases are static, the numbers that choose among them are arrays. What can be said at all is
+A text is a pytree: its phrases are static, the numbers that choose among them are arrays. What a text can be is
 known without running anything, and with it the most words and tokens that a text needs.
 """
 
@@ -61,16 +61,6 @@ class Cases:
 
 
 @struct.dataclass
-class Span:
-    """Some words in a row of a fixed text."""
-
-    start: Array
-    count: Array
-    corpus: Words = struct.field(pytree_node=False)
-    most: int = struct.field(pytree_node=False)
-
-
-@struct.dataclass
 class Quote:
     """Words of another table, of which is known what they could be."""
 
@@ -94,13 +84,13 @@ class Refusal:
 
 @struct.dataclass
 class Text:
-    """Parts that are said one after the other, see `text`."""
+    """Parts that follow each other, see `text`."""
 
     parts: tuple
 
 
 def text(*parts: "Text | Phrase") -> Text:
-    """Makes a text of phrases and texts that are said one after the other."""
+    """Makes a text of phrases and texts that follow each other."""
     flat = []  # type: list[Any]
     for part in parts:
         flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part]) if words]
@@ -158,8 +148,8 @@ def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Tex
     """Writes one of some texts.
 
     Args:
-        index: int32 `[]`; nothing is said where it is out of range.
-        *texts: what may be said.
+        index: int32 `[]`; nothing is written where it is out of range.
+        *texts: to choose from.
         name: choices of one name within a text have the same number of texts and the same index, always in range; the
             longest text is then found among those in which they agree.
 
@@ -175,21 +165,6 @@ def when(
 ) -> Text:
     """Writes one of two texts by a condition, bool `[]`; `name` as in `cases`."""
     return cases(jnp.where(jnp.asarray(condition), 0, 1), then, otherwise, name=name)
-
-
-def span(corpus: Sequence[str], start: Array, count: Array, *, most: int) -> Text:
-    """Writes some words in a row of a fixed text.
-
-    Args:
-        corpus: words.
-        start: int32 `[]`.
-        count: int32 `[]`, of words; what is beyond the end of the corpus is not said.
-        most: words; more are cut off.
-
-    Returns:
-        The text.
-    """
-    return Text(parts=(Span(start=jnp.asarray(start), count=jnp.asarray(count), corpus=tuple(corpus), most=most),))
 
 
 def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> Text:
@@ -232,7 +207,7 @@ def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Te
 
 
 def refusal() -> Text:
-    """Marks where "nothing happens ." is said after what was not understood or not allowed; elsewhere at the end."""
+    """Marks where "nothing happens ." is written after what was not understood or not allowed; elsewhere at the end."""
     return Text(parts=(Refusal(),))
 
 

@@ -34,7 +34,7 @@ def make_environment(
     order day does ship`; and it says what the user wants: `user wants ship for person elm day friday`. Names, types
     and purposes are drawn anew for each app, so that names say nothing. `call open person elm` is answered by
     `order gold`, or by an error; `call send order gold day friday` ends the episode, with success if it was the right
-    act on the right thing. Values that nobody told do not work, so that the number of steps to the goal is exact.
+    act on the right thing. Only values from the dialogue work, so that the number of steps to the goal is exact.
 
     `info["metrics"]` has the graded parts: `name`, `keys`, `values` (calls in which they were those of the next call of
     the shortest way, divided by the number of calls, or of those needed if that is more), `format` and `error` (calls

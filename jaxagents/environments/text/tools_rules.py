@@ -29,9 +29,9 @@ class ToolsState:
 
     Attributes:
         task: the task of the episode.
-        seen: bool `[7, V]`, values of each key that were told or returned; only those can be used.
-        key: int32, of what the last answer told; -1 for nothing.
-        value: int32, what it told.
+        seen: bool `[7, V]`, values of each key that were given or returned; only those can be used.
+        key: int32, of the last answer; -1 for nothing.
+        value: int32, of that key.
         error: int32, of `ERRORS`, counted from 1; 0 for none.
         confirmed: bool, by the user.
         ended: bool, something was done, or refused.
@@ -124,7 +124,7 @@ def truth(task: Task) -> Array:
 
 
 def start(key: Array, task: Task) -> ToolsState:
-    """Returns the state after the request, which may have told for whom and when."""
+    """Returns the state after the request, which may have given the person and the day."""
     del key
     visible, no, none = ~task["hidden"], jnp.zeros((), bool), jnp.asarray(-1, jnp.int32)
     keys, values = np.arange(len(KEYS))[:, None], np.arange(len(VALUES))[None]

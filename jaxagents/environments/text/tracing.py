@@ -50,7 +50,7 @@ def trace_world(world: World) -> Shapes:
     return jax.eval_shape(follow, key)
 
 
-def words_said(world: World) -> tuple[str, ...]:
+def world_words(world: World) -> tuple[str, ...]:
     """Lists all words of a world: those of its actions, observations, prompts and thoughts."""
     shapes = trace_world(world)
     texts = [one for one in (shapes.observation, shapes.prompt, shapes.thought) if one is not None]

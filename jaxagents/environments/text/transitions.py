@@ -17,8 +17,8 @@ def with_transitions(world: World, *, share: float = 1.0, num_steps: int = 4, ga
     """Makes some tasks a question: which action leads from what is seen first to what is seen then?
 
     The observation reads `<seen> then <seen later>`, without what the task asks for (`World.look`; where there is no
-    such thing, all that is told). What lies between are actions of the expert, the first of which is asked for. The
-    answer is an action of the world and ends the episode; it is right where it has the verb and the effect of the
+    such thing, all of the observation). What lies between are actions of the expert, the first of which is asked for.
+    The answer is an action of the world and ends the episode; it is right where it has the verb and the effect of the
     expert's, as another place in the same box. Held-out tasks are never questions.
 
     The task is `{"inner": task, "asks": bool, "ahead": int32, "level": int32}`.

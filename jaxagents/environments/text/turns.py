@@ -24,7 +24,7 @@ class TextWorldState:
         score: float32 `[P]`, or `[]` with one seat, what the rules have paid so far.
         terminated: bool.
         truncated: bool.
-        offender: int32, the seat that last said what was not understood or allowed; -1 for none.
+        offender: int32, the seat of the last action that was not understood or allowed; -1 for none.
         pending: where all seats act at once, verbs int32 `[P]`, args int32 `[P, max_args, max_length]`, and the seat
             that is asked, int32 `[]`; else None.
         payouts: what those of the world remember.

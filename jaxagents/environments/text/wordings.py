@@ -1,4 +1,4 @@
-"""Worlds told in other words: synonyms and fillers in what a world says, while what is said to it stays."""
+"""Worlds in other words: synonyms and fillers in observations, while actions stay."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxagents.environments.text.texts import Text, pick, rename, text
-from jaxagents.environments.text.tracing import words_said
+from jaxagents.environments.text.tracing import world_words
 from jaxagents.environments.text.words import NOTHING_HAPPENS
 from jaxagents.environments.text.world import World
 from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
@@ -58,10 +58,10 @@ def with_wordings(
         require_positive(name, count)
     require_between("num_held_out", num_held_out, 0)
     require_between("num_fillers", num_fillers, 0)
-    said = words_said(world)
+    known = world_words(world)
     fixed = {*world.grammar.words, *NOTHING_HAPPENS}
-    chosen = [word for word in said if word not in fixed and word[0].isalpha()] if words is None else list(words)
-    if missing := [word for word in chosen if word not in said or word in fixed]:
+    chosen = [word for word in known if word not in fixed and word[0].isalpha()] if words is None else list(words)
+    if missing := [word for word in chosen if word not in known or word in fixed]:
         raise ValueError(f"`words` must be what {world.name!r} says and nobody answers, got {missing[0]!r}.")
     wordings = draw_wordings(chosen, num_wordings + num_held_out, num_synonyms)
     nothing = {"wording": jnp.zeros((), jnp.int32)}
@@ -78,15 +78,15 @@ def with_wordings(
         return {**task, "inner": inner, **drawn}
 
     def tell(state: State, seat: Array) -> Text:
-        told = rename(outer.tell(state, seat), state["wording"], wordings)
-        return text(pick(FILLERS, state["filler"]), told) if num_fillers else told
+        worded = rename(outer.tell(state, seat), state["wording"], wordings)
+        return text(pick(FILLERS, state["filler"]), worded) if num_fillers else worded
 
     def start(key: Array, task: Task) -> State:
         return {"inner": world.start(key, task["inner"]), **{name: task[name] for name in nothing}}
 
     def prompt(task: Task) -> Text | None:
-        told = outer.prompt(task)
-        return None if told is None else rename(told, task["wording"], wordings)
+        prompt_text = outer.prompt(task)
+        return None if prompt_text is None else rename(prompt_text, task["wording"], wordings)
 
     return replace(
         outer,

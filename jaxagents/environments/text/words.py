@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.types import Array, Choice, Pattern, Several, Window
+from jaxagents.types import Array, Choice, Pattern, Several
 
 DIGITS = tuple("0123456789")
 _OFFERED = 3  # Words that an error lists where none is near.
@@ -159,14 +159,12 @@ def translate(ids: Array, table: np.ndarray | Array) -> Array:
 def translate_pattern(pattern: Pattern, table: np.ndarray) -> Pattern:
     """Returns a pattern in the ids of another table, where its id i is `table[i]`."""
     inner = np.append(table, np.int32(-1)).astype(np.int32)
-    places = []  # type: list[np.ndarray | Choice | Several | Window]
+    places = []  # type: list[np.ndarray | Choice | Several]
     for place in pattern:
         if isinstance(place, Choice):
             places.append(Choice(tuple(translate_pattern(one, table) for one in place.patterns)))
         elif isinstance(place, Several):
             places.append(Several(inner[place.phrases], place.most))
-        elif isinstance(place, Window):
-            places.append(Window(inner[place.words], place.most))
         else:
             places.append(inner[place])
     return tuple(places)

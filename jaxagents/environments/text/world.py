@@ -62,7 +62,7 @@ class World:
 
     Attributes:
         name: for logs and messages.
-        grammar: of `make_grammar`, what can be said.
+        grammar: of `make_grammar`, of the actions.
         max_steps: turns after which an episode is cut (truncated); turns of all seats count. What is over after a
             number of turns by its rules says so in `status`.
         sample: `(key, level int32 []) -> task`, with `task["level"] == level`. It is drawn again until the task is on
@@ -101,13 +101,13 @@ class World:
         payouts: what is handed out of the rewards, one after the other.
         skip: `(state) -> state`, what a turn costs in which nothing was understood or allowed, as an attempt. None
             leaves the state as it is.
-        prompt: `(task) -> Text`, said once before the first observation; None says nothing.
+        prompt: `(task) -> Text`, given once before the first observation; None says nothing.
         distance: `(state) -> float32 []`, the fewest actions to a success; `inf` where there is none left. None where
             it is not known.
         render: `(state) -> str`, on the host; None writes the observation of the seat that acts.
         easier: `(task, number int32 []) -> task`, the same task made easier so many times, as a smaller part of a
             screen. None where there is no such thing.
-        look: `(state) -> Text`, what is seen without what is asked for. None where that is not told apart.
+        look: `(state) -> Text`, what is seen without what is asked for. None where that is not separate.
     """
 
     name: str

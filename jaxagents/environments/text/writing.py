@@ -15,7 +15,6 @@ from jaxagents.environments.text.texts import (
     Quote,
     Refusal,
     Renamed,
-    Span,
     Text,
     Words,
     refusal,
@@ -30,7 +29,7 @@ from jaxagents.environments.text.words import (
     translate,
     translate_pattern,
 )
-from jaxagents.types import Array, Choice, Pattern, Several, Window
+from jaxagents.types import Array, Choice, Pattern, Several
 
 Ids = Callable[..., np.ndarray]
 
@@ -62,8 +61,6 @@ def words_of(whole: Text) -> list[str]:
             found += DIGITS
         elif isinstance(part, Cases):
             found += [word for one in part.texts for word in words_of(one)]
-        elif isinstance(part, Span):
-            found += part.corpus
         elif isinstance(part, Quote):
             found += part.source.words
         elif isinstance(part, Renamed):
@@ -101,7 +98,7 @@ def _names(phrase: Text) -> dict[str, int]:
 
 
 def _pattern(phrase: Text, ids: Ids, chosen: dict[str, int]) -> Pattern:
-    places = []  # type: list[np.ndarray | Choice | Several | Window]
+    places = []  # type: list[np.ndarray | Choice | Several]
     for part in phrase.parts:
         if isinstance(part, Fixed):
             places.append(ids(*part.words)[None])
@@ -117,8 +114,6 @@ def _pattern(phrase: Text, ids: Ids, chosen: dict[str, int]) -> Pattern:
             places += _pattern(part.texts[chosen[part.name]], ids, chosen)
         elif isinstance(part, Cases):
             places.append(Choice((*(_pattern(one, ids, chosen) for one in part.texts), ())))
-        elif isinstance(part, Span):
-            places.append(Window(ids(*part.corpus), part.most))
         elif isinstance(part, Quote):
             places.append(Choice((translate_pattern(part.source.pattern, ids(*part.source.words)), ())))
         elif isinstance(part, Renamed):
@@ -138,8 +133,6 @@ def num_words(pattern: Pattern) -> int:
     for place in pattern:
         if isinstance(place, Choice):
             total += max(map(num_words, place.patterns))
-        elif isinstance(place, Window):
-            total += min(place.most, len(place.words))
         else:
             sizes = np.sort(np.sum((place.phrases if isinstance(place, Several) else place) >= 0, axis=1))
             total += int(sizes[len(sizes) - (place.most if isinstance(place, Several) else 1) :].sum())
@@ -155,7 +148,7 @@ def write_text(phrase: Text, ids: Ids, valid: Array) -> Array:
         valid: bool `[]`, False says "nothing happens ." where the text has a place for it.
 
     Returns:
-        Int32 `[K]`, -1 where nothing is said, which may be anywhere.
+        Int32 `[K]`, -1 where there is no word, which may be anywhere.
     """
     written = [_write(part, ids, valid).astype(jnp.int32) for part in phrase.parts]
     return jnp.concatenate([*written, jnp.zeros(0, jnp.int32)])
@@ -179,12 +172,6 @@ def _write(part, ids: Ids, valid: Array) -> Array:
             padded = jnp.pad(one, (0, width - one.shape[0]), constant_values=-1)
             out = jnp.where(part.index == number, padded, out)
         return out
-    if isinstance(part, Span):
-        corpus = np.append(ids(*part.corpus), np.int32(-1))
-        offset = np.arange(min(part.most, len(part.corpus)))
-        place = part.start + offset
-        inside = (offset < part.count) & (place >= 0) & (place < len(part.corpus))
-        return jnp.asarray(corpus)[jnp.where(inside, place, len(part.corpus))]
     if isinstance(part, Quote):
         return translate(part.ids, ids(*part.source.words))
     if isinstance(part, Renamed):

@@ -1,4 +1,4 @@
-"""Goofspiel with hidden bids: cards are bid for prizes, and only who won is told."""
+"""Goofspiel with hidden bids: cards are bid for prizes, and only who won is public."""
 
 from typing import Any, NamedTuple
 

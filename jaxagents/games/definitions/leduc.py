@@ -30,7 +30,7 @@ def leduc(num_players: int = 2) -> Definition:
         num_players: N, two or more.
 
     Returns:
-        The definition. Cards of one rank are told apart, as in OpenSpiel. A label is (own card, public card or None,
+        The definition. Cards of one rank are distinguished, as in OpenSpiel. A label is (own card, public card or None,
         moves of each round).
 
     Raises:

@@ -104,8 +104,8 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
     an abandoned line (damaged, or resumed from before them) and are deleted. `after` is another folder, whose save
     under way must hold first: a kill at any moment leaves both saves, or not this one. `acting` are the paths of the
     leaves that a policy acts with (`jax.tree_util.keystr`).
-    `restore` verifies the newest step and falls back to older ones; `on_fallback` hears of each step that is passed
-    over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
+    `restore` verifies the newest step and falls back to older ones; `on_fallback` is called with each step that is
+    passed over; where the only step lacks its digest, the very first save was cut off, and there is nothing to restore.
     Given `acting`, the paths that were saved as such, it verifies and reads these leaves alone, not a byte of the
     others, which stay as they are in the abstract state.
     A leaf of the abstract state with a sharding is restored to it, on any number of devices; one without, as an
@@ -307,7 +307,7 @@ def _latest_metadata(folder: _Folder, acting: bool = False) -> dict[str, Any] | 
 def _choose(
     folder: _Folder, tree: TreeSpec | None, step: int | None, on_fallback: Callable[[str], Any], *, acting: bool
 ) -> list[Any] | None:
-    """Process 0 verifies, and every process hears the step and what acts in it, or raises the same error."""
+    """Process 0 verifies, and every process gets the step and what acts in it, or raises the same error."""
     return of_first_process(lambda: _newest_good_step(folder.directory, tree, step, on_fallback, acting))
 
 

@@ -20,13 +20,13 @@ SIZES = Sizes(vocab_size=100, text_words=4, num_commands=3, command_words=2)
 
 def make_doors():
     """A game with two doors: the red one is right."""
-    said = []
+    moves = []
 
     def start(seed):
         return Scene(f"room {seed % 1}", ["open red door", "open blue door"])
 
     def send(command):
-        said.append(command)
+        moves.append(command)
         return Scene("done", [], 1.0 if "red" in command else 0.0, over=True, success="red" in command)
 
     return CommandGame(start=start, send=send, close=lambda: None)
@@ -46,13 +46,13 @@ def test_a_game_by_hand():
     assert first.action_mask.tolist() == [[True, True, False]] * 2
     blue = encode_words("open blue", vocab_size=100, length=2)
     np.testing.assert_array_equal(first.observation["commands"][0, 0], blue)  # In the order of the alphabet.
-    told = batch.step(np.array([1, 0]))
-    assert told.reward.tolist() == [1.0, 0.0] and told.terminated.tolist() == [True, True]
-    assert told.success.tolist() == [True, False]
-    assert told.next_action_mask.tolist() == [[True, False, False]] * 2  # Nothing is offered any more but to wait.
-    np.testing.assert_array_equal(told.observation["text"], first.observation["text"])  # The next episode.
+    steps = batch.step(np.array([1, 0]))
+    assert steps.reward.tolist() == [1.0, 0.0] and steps.terminated.tolist() == [True, True]
+    assert steps.success.tolist() == [True, False]
+    assert steps.next_action_mask.tolist() == [[True, False, False]] * 2  # Nothing is offered any more but to wait.
+    np.testing.assert_array_equal(steps.observation["text"], first.observation["text"])  # The next episode.
     done = encode_words("done", vocab_size=100, length=4)
-    np.testing.assert_array_equal(told.next_observation["text"], np.stack([done, done]))
+    np.testing.assert_array_equal(steps.next_observation["text"], np.stack([done, done]))
     batch.close()
 
 

@@ -44,7 +44,7 @@ def play(environment, task, spoken):
     return [sentence(environment.text.words, one.observation) for one in timesteps], timesteps, state
 
 
-def told(environment, task):
+def prompt(environment, task):
     """Returns the prompt as text."""
     return sentence(environment.text.words, jax.jit(environment.text.prompt)(task))
 
@@ -196,7 +196,7 @@ def hand():
     return types.SimpleNamespace(
         action_ids=action_ids,
         play=play,
-        told=told,
+        prompt=prompt,
         fewest_actions=fewest_actions,
         drawn_tasks=drawn_tasks,
         wander=wander,

@@ -40,8 +40,8 @@ def functions(**options):
 def answer(task, texts, **options):
     """Plays answers given as digits with spaces, and returns the observations as text."""
     environment, reset, step = functions(**options)
-    said = [[*[environment.text.words.index(word) for word in text.split()], -1, -1, -1][:3] for text in texts]
-    state, timesteps = play_actions(reset, step, task, said, KEY)
+    rows = [[*[environment.text.words.index(word) for word in text.split()], -1, -1, -1][:3] for text in texts]
+    state, timesteps = play_actions(reset, step, task, rows, KEY)
     return state, timesteps, [sentence(environment.text.words, t.observation) for t in timesteps]
 
 
@@ -211,10 +211,10 @@ def test_answers_have_room_for_the_largest(num_digits, num_terms, operations, ex
 
 
 def test_splits_know_numbers_and_not_wordings():
-    plain, told = make_task((12, 34), "+"), make_task((12, 34), "+", story=True)
-    assert problem(plain) == problem(told)
+    plain, in_story = make_task((12, 34), "+"), make_task((12, 34), "+", story=True)
+    assert problem(plain) == problem(in_story)
     fingerprint = functions()[0].text.fingerprint
-    states = [functions()[1](KEY, task)[0] for task in (plain, told)]
+    states = [functions()[1](KEY, task)[0] for task in (plain, in_story)]
     assert int(fingerprint(states[0])) != int(fingerprint(states[1]))
 
 

@@ -109,14 +109,6 @@ def test_best_weights_count_sets():
     assert bandit.best_weights(2, 0.3).tolist()[4:9] == [0, 0, 1, 2, 3]
 
 
-def test_fingerprint_is_of_the_task_and_the_last_pull():
-    environment, start, _ = play([], noise=0.0, num_pulls=3)
-    fingerprint = environment.text.fingerprint
-    once, twice, other = (play(names, noise=0.0, num_pulls=3)[1] for names in (["yeti"], ["yeti", "yeti"], ["phoenix"]))
-    assert int(fingerprint(once)) == int(fingerprint(twice))
-    assert len({int(fingerprint(state)) for state in (start, once, other)}) == 3
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -23,7 +23,7 @@ def task(reader="boss", topics=("price", "plan"), first="plan", room=5):
 
 
 @pytest.mark.parametrize(
-    "said, points",
+    "draft, points",
     [
         ("dear plan price regards", (1, 1, 1, 1, 1, 1)),
         ("dear price plan regards", (1, 0, 1, 1, 1, 1)),
@@ -34,8 +34,8 @@ def task(reader="boss", topics=("price", "plan"), first="plan", room=5):
         ("regards", (0, 0, 1, 0, 1, 1)),
     ],
 )
-def test_points_by_hand(hand, said, points):
-    texts, timesteps, _ = hand.play(make(reward="dense"), task(), [said])
+def test_points_by_hand(hand, draft, points):
+    texts, timesteps, _ = hand.play(make(reward="dense"), task(), [draft])
     assert texts[0] == "write boss about price plan first plan within 5 words"
     metrics = timesteps[-1].info["metrics"]
     names = ("covers", "order", "length", "opening", "closing", "plain")
@@ -45,12 +45,12 @@ def test_points_by_hand(hand, said, points):
 
 
 def test_the_user_answers_with_points_or_with_an_edit(hand):
-    said = ["hi plan price bye", "dear plan price regards"]
-    texts, timesteps, _ = hand.play(make(num_attempts=3), task(), said)
-    assert texts[1] == f"{texts[0]} you said {said[0]} points 4"
+    draft = ["hi plan price bye", "dear plan price regards"]
+    texts, timesteps, _ = hand.play(make(num_attempts=3), task(), draft)
+    assert texts[1] == f"{texts[0]} you said {draft[0]} points 4"
     assert [bool(t.terminated) for t in timesteps] == [False, False, True]
-    texts, _, _ = hand.play(make(num_attempts=3, feedback="edit"), task(), said)
-    assert texts[1] == f"{texts[0]} you said {said[0]} user sends {said[1]}"
+    texts, _, _ = hand.play(make(num_attempts=3, feedback="edit"), task(), draft)
+    assert texts[1] == f"{texts[0]} you said {draft[0]} user sends {draft[1]}"
     texts, _, _ = hand.play(make(told=True), task(reader="friend"), [])
     assert texts == ["write friend about price plan first plan within 5 words say hey and cheers"]
 

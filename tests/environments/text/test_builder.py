@@ -117,8 +117,8 @@ def test_free_arguments_may_be_refused_and_tasks_may_have_limits_of_their_own():
     step = jax.jit(environment.step)
     state, _ = environment.reset(KEY, TASK)  # Its code is 4071: two turns.
     seen = []
-    for said in ("search green red", "answer 4"):
-        ids = [environment.text.words.index(word) for word in said.split()]
+    for line in ("search green red", "answer 4"):
+        ids = [environment.text.words.index(word) for word in line.split()]
         state, timestep = step(KEY, state, jnp.asarray(pad_to(np.asarray(ids), environment.action_space.shape[0])))
         seen.append((bool(timestep.info["valid"]), bool(timestep.truncated), int(state.inner["given"])))
     assert seen == [(True, False, -1), (False, True, -1)]
@@ -142,7 +142,7 @@ def test_the_face_of_a_world_with_free_actions(speak):
     assert first == {"search", "leave"}  # To answer is not allowed yet.
     assert sentence(interface.words, interface.prompt(TASK)) == "find green red"
     assert sentence(interface.words, interface.expert(KEY, state)[1]) == "search first"
-    assert [float(interface.distance(play(said)[0])) for said in ([], ["search green red"], ["leave"])] == [
+    assert [float(interface.distance(play(line)[0])) for line in ([], ["search green red"], ["leave"])] == [
         2,
         1,
         np.inf,
@@ -189,11 +189,11 @@ def test_seats_that_act_at_once_are_asked_in_turn_and_do_not_see_each_other():
     assert environment.num_players == 3
     state, timestep = environment.reset(KEY, {"number": jnp.int32(7), "level": jnp.int32(0)})
     seen, rewards, players, prints = [], [], [], []
-    for said in ("give 3", "give", "give 0", "give 9", "give 1", "give 1", "give 1"):
+    for line in ("give 3", "give", "give 0", "give 9", "give 1", "give 1", "give 1"):
         seen.append(sentence(words, timestep.observation))
         players.append(int(timestep.player))
         prints.append(int(environment.text.fingerprint(state)))
-        ids = [words.index(word) for word in said.split()]
+        ids = [words.index(word) for word in line.split()]
         state, timestep = step(KEY, state, jnp.asarray([*ids, -1][:2], jnp.int32))
         rewards.append(np.asarray(timestep.reward).tolist())
     assert players == [0, 1, 1, 2, 0, 1, 2]

@@ -55,13 +55,13 @@ def test_a_program_is_graded_by_its_tests(hand):
     assert metrics(timesteps[1]) == {"runs": 1.0, "tests": 1.0, "hidden_tests": 1.0, "short": 1.0}
     assert bool(timesteps[1].info["success"]) and float(timesteps[1].reward) == 1.0
     # 3 + x is right for 1 alone, and the other one fails to run.
-    told = [
+    problems = [
         metrics(hand.play(environment, one, [action])[1][1])
         for action in ("three add", "add", "one one mul mul two mul")
     ]
-    assert told[0] == {"runs": 1.0, "tests": 0.3333, "hidden_tests": 0.0, "short": 1.0}
-    assert told[1] == {"runs": 0.0, "tests": 0.0, "hidden_tests": 0.0, "short": 1.0}
-    assert told[2] == {"runs": 1.0, "tests": 0.0, "hidden_tests": 0.0, "short": 0.0}
+    assert problems[0] == {"runs": 1.0, "tests": 0.3333, "hidden_tests": 0.0, "short": 1.0}
+    assert problems[1] == {"runs": 0.0, "tests": 0.0, "hidden_tests": 0.0, "short": 1.0}
+    assert problems[2] == {"runs": 1.0, "tests": 0.0, "hidden_tests": 0.0, "short": 0.0}
 
 
 def test_hidden_tests_count(hand):

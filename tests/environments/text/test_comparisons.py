@@ -50,8 +50,8 @@ def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success(askin
             _, timestep = world.step(key, state, jnp.asarray([world.text.words.index(w) for w in ("take", word)]))
             assert timestep.terminated and bool(timestep.info["success"]) == (answer == side)
             assert float(timestep.reward) == float(answer == side)
-        said = sentence(world, world.text.expert(key, state)[0])
-        assert said == f"take {('first', 'second')[side]}"
+        named = sentence(world, world.text.expert(key, state)[0])
+        assert named == f"take {('first', 'second')[side]}"
         assert float(world.text.distance(state)) == 1.0
     assert 0 < sum(sides) < 12 and len(ahead) > 2
 
@@ -59,8 +59,8 @@ def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success(askin
 def test_the_expert_that_guesses_is_right_half_of_the_time():
     world = make_text_world(with_comparisons(RULES, share=1.0, guesses=True))
     state, _ = world.reset(KEY, world.sample_task(KEY))
-    said = {sentence(world, world.text.expert(jax.random.fold_in(KEY, n), state)[0]) for n in range(12)}
-    assert said == {"take first", "take second"}
+    named = {sentence(world, world.text.expert(jax.random.fold_in(KEY, n), state)[0]) for n in range(12)}
+    assert named == {"take first", "take second"}
 
 
 def test_where_nothing_is_asked_the_world_is_as_it_was(asking, plain):
@@ -69,9 +69,9 @@ def test_where_nothing_is_asked_the_world_is_as_it_was(asking, plain):
     (state, timestep), (other, _) = world.reset(KEY, task), plain.reset(KEY, task["inner"])
     assert not task["asks"]
     for _ in range(8):
-        said = plain.text.expert(KEY, other)[0]
-        other, expected = plain.step(KEY, other, said)
-        state, timestep = world.step(KEY, state, jnp.where(said < 0, said, ids(world, plain, said)))
+        named = plain.text.expert(KEY, other)[0]
+        other, expected = plain.step(KEY, other, named)
+        state, timestep = world.step(KEY, state, jnp.where(named < 0, named, ids(world, plain, named)))
         assert sentence(world, timestep.observation) == sentence(plain, expected.observation)
         assert bool(timestep.terminated) == bool(expected.terminated)
     refused, timestep = world.step(KEY, world.reset(KEY, task)[0], ids(world, None, "take", "first"))
@@ -79,9 +79,9 @@ def test_where_nothing_is_asked_the_world_is_as_it_was(asking, plain):
     assert not asking.text.sample_held_out_task(KEY)["asks"]
 
 
-def ids(world, plain, *said):
+def ids(world, plain, *named):
     """Returns words of another table, or texts, in the ids of a world."""
-    words = said if plain is None else [plain.text.words[word] if word >= 0 else None for word in np.asarray(said[0])]
+    words = named if plain is None else [plain.text.words[word] if word >= 0 else None for word in np.asarray(named[0])]
     return jnp.asarray([-1 if word is None else world.text.words.index(word) for word in words])
 
 

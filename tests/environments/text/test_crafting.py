@@ -106,8 +106,8 @@ def test_reasons_are_told_where_asked_for(hand):
 
 
 def test_recipes_are_told_where_asked_for(hand):
-    assert hand.told(make(told=True), task("tile")) == "brick is bake clay sand . tile is bake brick ."
-    assert hand.told(make(told=True, hidden_methods=True), task("pole")) == "plank is wood . pole is plank iron ."
+    assert hand.prompt(make(told=True), task("tile")) == "brick is bake clay sand . tile is bake brick ."
+    assert hand.prompt(make(told=True, hidden_methods=True), task("pole")) == "plank is wood . pole is plank iron ."
     assert make().text.prompt is None
 
 

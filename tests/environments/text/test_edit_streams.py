@@ -21,8 +21,8 @@ def task(done=2):
 
 @pytest.mark.exhaustive
 def test_edits_by_hand(hand):
-    for said, place, operation in (("edit 6 mul", 1, 1), ("edit 8 mul", 0, 1), ("edit 6 add", 1, 0)):
-        texts, timesteps, _ = hand.play(make(), task(), [said])
+    for move, place, operation in (("edit 6 mul", 1, 1), ("edit 8 mul", 0, 1), ("edit 6 add", 1, 0)):
+        texts, timesteps, _ = hand.play(make(), task(), [move])
         assert texts[0] == "1 dup to mul 3 dup to mul in mul add mul mul one dup two dup"
         graded = {name: float(value) for name, value in timesteps[1].info["metrics"].items()}
         assert graded == {"place": place, "operation": operation}

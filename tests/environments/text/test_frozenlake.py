@@ -161,15 +161,6 @@ def test_routes_are_connected_and_pass_the_waypoint():
         assert cells[0].tolist() == [3, 0] and cells[5].tolist() == [0, 2] and cells[-1].tolist() == [2, 3]
 
 
-def test_fingerprint_is_of_the_map_and_the_position():
-    environment, state, _ = play(MAP, [])
-    there_and_back = play(MAP, [RIGHT, LEFT])[1]
-    elsewhere = play(MAP, [RIGHT])[1]
-    other_map = play({**MAP, "goal": jnp.asarray(13, jnp.int32)}, [])[1]
-    same, *others = (int(environment.text.fingerprint(s)) for s in (there_and_back, elsewhere, other_map))
-    assert same == int(environment.text.fingerprint(state)) and same not in others
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -46,11 +46,11 @@ READ = [
 @pytest.mark.parametrize(("phrases", "verb", "args"), READ)
 def test_actions_are_read_and_written(phrases, verb, args):
     parse, render = functions()
-    said = action(*phrases)
-    got = parse(said)
+    action_words = action(*phrases)
+    got = parse(action_words)
     assert (int(got[0]), bool(got[3])) == (verb, True)
     np.testing.assert_array_equal(got[1], args)
-    np.testing.assert_array_equal(render(got[0], got[1]), said)
+    np.testing.assert_array_equal(render(got[0], got[1]), action_words)
     assert mixed().entry_verb[int(got[2])] == verb
 
 

@@ -26,7 +26,7 @@ CANDIDATES = ("red small flat", "red large round", "blue small flat")
 def test_questions_by_hand(hand):
     environment = questions()
     task = three_candidates(1)
-    assert hand.told(environment, task) == "a red small flat b red large round c blue small flat"
+    assert hand.prompt(environment, task) == "a red small flat b red large round c blue small flat"
     texts, timesteps, _ = hand.play(environment, task, ["ask small", "ask red", "ask red", "guess d", "guess b"])
     assert texts == ["ask", "no", "yes", "yes nothing happens .", "yes nothing happens .", "yes"]
     assert [bool(t.info["valid"]) for t in timesteps] == [True, True, True, False, False, True]
@@ -81,7 +81,7 @@ def test_a_number_by_hand(hand):
 
 
 @pytest.mark.parametrize(
-    "guess, hidden, told",
+    "guess, hidden, answer",
     [
         ("red green blue", "red green blue", (3, 0)),
         ("red red blue", "red blue red", (1, 2)),
@@ -90,9 +90,9 @@ def test_a_number_by_hand(hand):
         ("red green blue", "yellow white black", (0, 0)),
     ],
 )
-def test_answers_of_mastermind_by_hand(guess, hidden, told):
+def test_answers_of_mastermind_by_hand(guess, hidden, answer):
     rows = [jnp.asarray([mastermind.COLOURS.index(word) for word in row.split()]) for row in (guess, hidden)]
-    assert tuple(jax.jit(mastermind.compare)(*rows).tolist()) == told
+    assert tuple(jax.jit(mastermind.compare)(*rows).tolist()) == answer
 
 
 def test_mastermind_by_hand(hand):

@@ -47,7 +47,7 @@ def play(task, *commands, step=STEP, reset=RESET):
     return play_actions(reset, step, task, [ids_of(command) for command in commands], KEY)
 
 
-def said(timestep):
+def read(timestep):
     return sentence(ENV.text.words, timestep.observation)
 
 
@@ -63,14 +63,14 @@ def test_prompt_and_first_observation():
         "you are at the middle of the room . you see countertop 1 cabinet 1 drawer 1 shelf 1 . "
         "your task is to put some apple in shelf ."
     )
-    assert said(play(small)[1][0]) == f"{GOAL} you are at the middle of the room you hold nothing"
+    assert read(play(small)[1][0]) == f"{GOAL} you are at the middle of the room you hold nothing"
     lamp = task_of(names.EXAMINE, "book", "desk", book_1="drawer 1")
-    assert said(play(lamp)[1][0]).startswith("look at some book under the desklamp you are")
+    assert read(play(lamp)[1][0]).startswith("look at some book under the desklamp you are")
 
 
 def test_contents_are_hidden_while_closed():
     _, timesteps = play(APPLE, *AT_APPLE, "close: cabinet 1", "go to: shelf 1", "go to: desk 1")
-    assert [said(t).removeprefix(f"{GOAL} ") for t in timesteps[1:]] == [
+    assert [read(t).removeprefix(f"{GOAL} ") for t in timesteps[1:]] == [
         "you are at cabinet 1 closed you hold nothing",
         "you are at cabinet 1 open you hold nothing you see apple 1",
         "you are at cabinet 1 closed you hold nothing",
@@ -105,7 +105,7 @@ DESK, SINK = "you are at desk 1 you hold nothing you see desklamp 1", "you are a
 def test_effect_of_each_verb(before, command, after):
     _, timesteps = play(APPLE, *before, command)
     answer = "ordinary . " if "examine" in command else ""
-    assert said(timesteps[-1]) == f"{answer}{GOAL} {after}"
+    assert read(timesteps[-1]) == f"{answer}{GOAL} {after}"
     assert all(bool(t.info["valid"]) for t in timesteps)
 
 
@@ -115,7 +115,7 @@ def test_slicing_needs_the_knife_and_shows_when_examined():
         APPLE, *reach, "slice: apple 1", "take: knife 1", "slice: apple 1", "examine: apple 1", "slice: apple 1"
     )
     assert [bool(t.info["valid"]) for t in timesteps[6:]] == [False, True, True, True, False]
-    assert said(timesteps[-2]).startswith("sliced . ")
+    assert read(timesteps[-2]).startswith("sliced . ")
 
 
 ILLEGAL = [
@@ -147,30 +147,14 @@ def test_what_cannot_be_done_changes_nothing(before, command):
     following, timestep = STEP(KEY, state, ids_of(command))
     assert FINGERPRINT(state) == FINGERPRINT(following)
     assert not bool(timestep.info["valid"]) and float(timestep.reward) == 0.0
-    plain = said(timesteps[-1])
-    assert said(timestep) == f"nothing happens . {plain}"
+    plain = read(timesteps[-1])
+    assert read(timestep) == f"nothing happens . {plain}"
     np.testing.assert_array_equal(timestep.action_mask, timesteps[-1].action_mask)
-
-
-@pytest.mark.parametrize("action", [(-1, -1, -1), (-7, 3, -1), (10**6, 0, 0), (0, -1, -1), (-1, 0, 1)])
-def test_garbage_changes_nothing(action):
-    state, _ = play(APPLE, *WITH_APPLE)
-    following, timestep = STEP(KEY, state, jnp.asarray(action, jnp.int32))
-    assert FINGERPRINT(state) == FINGERPRINT(following) and not bool(timestep.info["valid"])
 
 
 def test_receptacles_of_higher_levels_are_not_there():
     _, timesteps = play(task_of(names.PICK, "apple", "shelf", level=0, apple_1="drawer 1"), "go to: desk 1")
     assert not bool(timesteps[-1].info["valid"])
-
-
-def test_mask_says_what_is_valid():
-    every = jax.jit(jax.vmap(lambda state, action: ENV.step(KEY, state, action)[1].info["valid"], in_axes=(None, 0)))
-    for before in ((), AT_APPLE, WITH_APPLE, (*WITH_APPLE, "go to: fridge 1"), ("go to: desk 1", "take: knife 1")):
-        state, timesteps = play(APPLE, *before)
-        mask = np.asarray(timesteps[-1].action_mask)
-        np.testing.assert_array_equal(mask, every(state, jnp.asarray(ENV.text.actions)))
-        assert 2 < mask.sum() < 25
 
 
 TAKE = ("go to: countertop 1", "take: mug 1")
@@ -254,7 +238,7 @@ def test_the_longest_observation_fits():
     things = ("apple", "mug", "book", "knife", "pen", "plate", "egg", "cellphone", "tomato", "cup")
     crowded = task_of(names.PICK, "apple", "shelf", **{f"{thing}_1": "desk 1" for thing in things})
     _, timesteps = play(crowded, "go to: desk 1", "examine: cup 1")
-    assert said(timesteps[-1]).endswith("mug 1 book 1 knife 1 pen 1 plate 1 egg 1 cellphone 1 tomato 1 cup 1")
+    assert read(timesteps[-1]).endswith("mug 1 book 1 knife 1 pen 1 plate 1 egg 1 cellphone 1 tomato 1 cup 1")
     assert int((timesteps[-1].observation >= 0).sum()) == ENV.observation_space.shape[0] == 34
     small = household.make_environment(2, goal_in_observation=False)
     assert small.observation_space.shape == (18,)

@@ -25,8 +25,8 @@ def play(cards, moves, **options):
     """Plays moves by name; "fish" is no word of the world. Returns the timesteps and the last state."""
     environment, reset, step = functions(**options)
     task = {"deal": jnp.asarray(cards, jnp.int32), "names": jnp.asarray([0, 7], jnp.int32), "level": jnp.int32(0)}
-    said = [[environment.text.words.index(move) if move != "fish" else 999] for move in moves]
-    state, timesteps = play_actions(reset, step, task, said, KEY)
+    acts = [[environment.text.words.index(move) if move != "fish" else 999] for move in moves]
+    state, timesteps = play_actions(reset, step, task, acts, KEY)
     return environment, timesteps, state
 
 

@@ -78,13 +78,13 @@ def test_an_answer_by_hand(hand):
 
 
 @pytest.mark.parametrize(
-    "feedback, told",
+    "feedback, graded",
     [("none", ""), ("wrong", " wrong"), ("place", " wrong at 3"), ("score", " score 2")],
 )
-def test_what_is_told_of_an_answer(hand, feedback, told):
+def test_what_is_told_of_an_answer(hand, feedback, graded):
     environment = make(num_attempts=3, feedback=feedback)
     texts, timesteps, _ = hand.play(environment, task("sort", "dbfa"), ["a b f d", "a b d f"])
-    assert texts[:2] == ["sort d b f a .", f"sort d b f a you said a b f d{told} ."]
+    assert texts[:2] == ["sort d b f a .", f"sort d b f a you said a b f d{graded} ."]
     assert [bool(t.terminated) for t in timesteps] == [False, False, True]
 
 
@@ -116,8 +116,8 @@ def test_a_critique_by_hand(hand):
     assert bool(timesteps[1].info["success"])
     _, timesteps, _ = hand.play(environment, one, ["1 misplaced 4 wrong"])
     # One of two is right, and one of three is found: F1 = 2 * 1 / (2 + 3).
-    told = {name: round(float(value), 4) for name, value in timesteps[1].info["metrics"].items()}
-    assert told == {"score": 0.4, "precision": 0.5, "recall": 0.3333}
+    graded = {name: round(float(value), 4) for name, value in timesteps[1].info["metrics"].items()}
+    assert graded == {"score": 0.4, "precision": 0.5, "recall": 0.3333}
     perfect = task("sort", "dbfa", criticised=numbers("abdf"))
     assert bool(hand.play(environment, perfect, ["none"])[1][1].info["success"])
     assert float(hand.play(environment, perfect, ["1 wrong"])[1][1].info["metrics"]["score"]) == 0.0
@@ -139,8 +139,8 @@ def test_the_thought_says_where_letters_belong(hand):
     words = environment.text.words
     for operation, given, thought in [("sort", "dbfa", "d 3 b 2 f 4 a 1"), ("intersect", "abcb", "a 0 b 1 c 0 b 1")]:
         state = hand.play(environment, task(operation, given), [])[2]
-        said = environment.text.expert(KEY, state)[1]
-        assert " ".join(words[i] for i in said.tolist() if i >= 0) == thought
+        answer = environment.text.expert(KEY, state)[1]
+        assert " ".join(words[i] for i in answer.tolist() if i >= 0) == thought
 
 
 @pytest.mark.parametrize(

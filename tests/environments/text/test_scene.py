@@ -40,8 +40,8 @@ def test_pictures_by_hand(hand):
     assert bool(timesteps[3].terminated) and not bool(timesteps[3].info["success"])
     assert float(timesteps[3].info["metrics"]["tools"]) == 2.0
     # Two by two cells: one column beside, 2 of 6; one corner, 1 of 7.
-    for said, iou in (("box 2 0", 1.0), ("box 1 0", 2 / 6), ("box 3 1", 1 / 7), ("box 0 0", 0.0)):
-        texts, timesteps, _ = hand.play(environment, task(finds=True), [said])
+    for answer, iou in (("box 2 0", 1.0), ("box 1 0", 2 / 6), ("box 3 1", 1 / 7), ("box 0 0", 0.0)):
+        texts, timesteps, _ = hand.play(environment, task(finds=True), [answer])
         assert texts[0] == f"{clean} find cat"
         np.testing.assert_allclose([float(timesteps[1].reward), float(timesteps[1].info["metrics"]["iou"])], iou)
         assert bool(timesteps[1].info["success"]) == (iou == 1.0)
@@ -73,8 +73,8 @@ def test_objects_lie_apart_and_leave_the_corners_free(hand):
 def test_without_tools_answers_are_given_to_pictures_as_they_are(hand):
     environment = make((1,), tools=False)
     state, _ = environment.reset(jax.random.key(0), task(turned=True))
-    said = sentence(environment.text.words, environment.text.expert(jax.random.key(0), state)[0])
-    assert said == "say cat"
+    answer = sentence(environment.text.words, environment.text.expert(jax.random.key(0), state)[0])
+    assert answer == "say cat"
     _, timesteps, _ = hand.play(environment, task(turned=True), ["rotate", "say cat"])
     assert not bool(timesteps[1].info["valid"]) and bool(timesteps[2].info["success"])
 
@@ -91,7 +91,7 @@ ONE = {**TWO, "objects": TWO["objects"].at[1, 0].set((CAT + 1) % 8)}
 
 
 @pytest.mark.parametrize(
-    "pictured, said, success, iou, confidence",
+    "pictured, answer, success, iou, confidence",
     [
         (TWO, "boxes 2 0 high 0 2 high", True, 1.0, 0.9),
         (TWO, "boxes 0 2 even 2 0 high", True, 1.0, 0.7),
@@ -102,11 +102,11 @@ ONE = {**TWO, "objects": TWO["objects"].at[1, 0].set((CAT + 1) % 8)}
         (ONE, "boxes", False, 0.0, 0.0),
     ],
 )
-def test_boxes_by_hand(hand, pictured, said, success, iou, confidence):
-    texts, timesteps, _ = hand.play(find(), pictured, [said])
-    told = timesteps[1].info["metrics"]
+def test_boxes_by_hand(hand, pictured, answer, success, iou, confidence):
+    texts, timesteps, _ = hand.play(find(), pictured, [answer])
+    result = timesteps[1].info["metrics"]
     assert texts[0].endswith("find cat") and bool(timesteps[1].info["success"]) == success
-    np.testing.assert_allclose([float(told["iou"]), float(told["confidence"])], [iou, confidence], rtol=1e-6)
+    np.testing.assert_allclose([float(result["iou"]), float(result["confidence"])], [iou, confidence], rtol=1e-6)
 
 
 def test_boxes_of_the_expert_are_right():
@@ -115,9 +115,9 @@ def test_boxes_of_the_expert_are_right():
     for number in range(8):
         key = jax.random.key(number)
         state, _ = environment.reset(key, environment.sample_task(key))
-        said = environment.text.expert(key, state)[0]
-        counts.add(int((np.asarray(said) >= 0).sum()))
-        assert bool(environment.step(key, state, said)[1].info["success"])
+        answer = environment.text.expert(key, state)[0]
+        counts.add(int((np.asarray(answer) >= 0).sum()))
+        assert bool(environment.step(key, state, answer)[1].info["success"])
     assert counts == {4, 7}
 
 

@@ -67,8 +67,9 @@ def test_the_distance_is_graded(hand):
 def test_other_instructions(hand, asks, of, seen, right, wrong):
     texts, timesteps, _ = hand.play(make(), task(asks, of), [right])
     assert texts[0].endswith(seen) and bool(timesteps[1].info["success"])
-    told = act(hand, task(asks, of), wrong).info
-    assert not bool(told["success"]) and float(told["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
+    info = act(hand, task(asks, of), wrong).info
+    assert not bool(info["success"])
+    assert float(info["metrics"]["type"]) == float(wrong.split()[0] == right.split()[0])
 
 
 def released_place(x, y, box):
@@ -93,17 +94,17 @@ def released_centre(x, y, box):
 
 @pytest.mark.parametrize("action", ["click 3 5", "click 4 6", "click 6 5", "click 7 5", "click 3 4", "click 15 15"])
 def test_clicks_are_graded_as_released(hand, action):
-    told = act(hand, PRESS_SAVE, action).info["metrics"]
+    result = act(hand, PRESS_SAVE, action).info["metrics"]
     x, y = map(int, action.split()[1:])
     for name, rule in (("place", released_place), ("centre", released_centre)):
-        np.testing.assert_allclose(float(told[name]), rule(x, y, (3, 5, 7, 7)), rtol=1e-5)
-    assert float(told["click"]) == 1.0 and float(told["bare"]) == 0.0
+        np.testing.assert_allclose(float(result[name]), rule(x, y, (3, 5, 7, 7)), rtol=1e-5)
+    assert float(result["click"]) == 1.0 and float(result["bare"]) == 0.0
 
 
-@pytest.mark.parametrize("asks, said, bare", [(screen.BACK, "back", 1), (screen.BACK, "click 3 5", 0)])
-def test_other_parts_of_instructions_without_fields(hand, asks, said, bare):
-    told = act(hand, task(asks, 0), said).info["metrics"]
-    assert [float(told[name]) for name in ("bare", "click", "place", "centre")] == [bare, 0.0, 0.0, 0.0]
+@pytest.mark.parametrize("asks, move, bare", [(screen.BACK, "back", 1), (screen.BACK, "click 3 5", 0)])
+def test_other_parts_of_instructions_without_fields(hand, asks, move, bare):
+    result = act(hand, task(asks, 0), move).info["metrics"]
+    assert [float(result[name]) for name in ("bare", "click", "place", "centre")] == [bare, 0.0, 0.0, 0.0]
 
 
 def listed(number, asked=PRESS_SAVE):
@@ -125,7 +126,7 @@ def test_a_smaller_part_of_the_screen_holds_the_box():
 
 
 @pytest.mark.parametrize(
-    "said, seen",
+    "move, seen",
     [
         (None, "button save 3 5 icon mail 10 2"),
         ("click 3 6", "icon mail 10 2"),
@@ -137,8 +138,8 @@ def test_a_smaller_part_of_the_screen_holds_the_box():
         ("finish", "button save 3 5 icon mail 10 2 all done"),
     ],
 )
-def test_what_a_screen_shows_after_an_action(hand, said, seen):
-    state = hand.play(make(), PRESS_SAVE, [said] if said else [])[2].inner
+def test_what_a_screen_shows_after_an_action(hand, move, seen):
+    state = hand.play(make(), PRESS_SAVE, [move] if move else [])[2].inner
     rules = replace(make().text.rules, tell=lambda inner, seat: make().text.rules.look(state))
     environment = make_text_world(rules)
     observation = environment.reset(jax.random.key(0), PRESS_SAVE)[1].observation

@@ -42,10 +42,10 @@ def test_apps_are_trees_whose_pages_are_called_like_their_links():
 
 
 def test_a_way_that_an_advert_delays(hand):
-    said = [click(0, 0, screens.ADVERT), "finish"]
-    assert not bool(hand.play(make(), task(0, 2), said)[1][2].info["success"])
-    said = [said[0], "back", click(0, 0, 1), click(0, 1, 2), "finish"]
-    texts, timesteps, _ = hand.play(make(), task(0, 2), said)
+    moves = [click(0, 0, screens.ADVERT), "finish"]
+    assert not bool(hand.play(make(), task(0, 2), moves)[1][2].info["success"])
+    moves = [moves[0], "back", click(0, 0, 1), click(0, 1, 2), "finish"]
+    texts, timesteps, _ = hand.play(make(), task(0, 2), moves)
     goal = label(0, 2)
     assert texts[0].startswith("home ") and texts[0].endswith(f" find {goal}") and f" {label(0, 1)} " in texts[0]
     assert texts[1] == f"advert find {goal}" and texts[2] == texts[0]
@@ -67,10 +67,10 @@ def test_clicks_beside_and_ways_back_from_home_do_nothing(hand):
 
 def test_progress_is_the_share_of_the_way(hand):
     environment = make(reward="dense")
-    said = [click(0, 0, 1), click(0, 1, 2), "back", click(0, 1, 2), "finish"]
-    rewards = [float(one.reward) for one in hand.play(environment, task(0, 2), said)[1][1:]]
+    moves = [click(0, 0, 1), click(0, 1, 2), "back", click(0, 1, 2), "finish"]
+    rewards = [float(one.reward) for one in hand.play(environment, task(0, 2), moves)[1][1:]]
     np.testing.assert_allclose(rewards, [1 / 3, 1 / 3, -1 / 3, 1 / 3, 1 / 3], atol=1e-6)
-    distances = [float(environment.text.distance(hand.play(environment, task(0, 2), said[:n])[2])) for n in (0, 1, 5)]
+    distances = [float(environment.text.distance(hand.play(environment, task(0, 2), moves[:n])[2])) for n in (0, 1, 5)]
     assert distances == [3.0, 2.0, 0.0]
     assert np.isinf(float(environment.text.distance(hand.play(environment, task(0, 2), ["finish"])[2])))
 

@@ -27,8 +27,8 @@ PAGES = {
 def task(first, *relations):
     facts = np.full((8, 6), -1)
     for page, line in PAGES.items():
-        told = line.split()
-        for relation, name in zip(told[::2], told[1::2], strict=True):
+        asked_words = line.split()
+        for relation, name in zip(asked_words[::2], asked_words[1::2], strict=True):
             facts[NAMES.index(page), search.RELATIONS.index(relation)] = NAMES.index(name)
     numbers = {
         "facts": facts,
@@ -42,7 +42,7 @@ def task(first, *relations):
 
 def test_a_question_of_two_hops_by_hand(hand):
     environment, one = make(), task("amber", "founder", "heir")
-    assert hand.told(environment, one) == "what is heir of founder of amber"
+    assert hand.prompt(environment, one) == "what is heir of founder of amber"
     spoken = ["open 1", "search founder amber", "open 1", "search birch", "open 1", "answer cedar"]
     texts, timesteps, _ = hand.play(environment, one, spoken)
     assert texts == [

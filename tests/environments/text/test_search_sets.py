@@ -25,23 +25,23 @@ PAGES = {
 def task(asked, answer, sources, query, page=-1):
     facts = np.full((8, 6), -1)
     for name, line in PAGES.items():
-        told = line.split()
-        for relation, other in zip(told[::2], told[1::2], strict=True):
+        pages = line.split()
+        for relation, other in zip(pages[::2], pages[1::2], strict=True):
             facts[NAMES.index(name), search.RELATIONS.index(relation)] = NAMES.index(other)
     words = (*NAMES, *search.RELATIONS)
-    told = asked.split()
+    pages = asked.split()
     numbers = {
         "facts": facts,
         "graph": 0,
         "page": page,
-        "relations": [search.RELATIONS.index(one) for one in told[::2]] + [-1] * (3 - len(told) // 2),
-        "asked": [(*NAMES, "?").index(one) for one in told[1::2]] + [-1] * (3 - len(told) // 2),
+        "relations": [search.RELATIONS.index(one) for one in pages[::2]] + [-1] * (3 - len(pages) // 2),
+        "asked": [(*NAMES, "?").index(one) for one in pages[1::2]] + [-1] * (3 - len(pages) // 2),
         "query": [words.index(one) for one in query.split()] + [-1] * (3 - len(query.split())),
         "level": 0,
     }
     sets = {"answer": answer, "sources": sources}
     return {name: jnp.asarray(value, jnp.int32) for name, value in numbers.items()} | {
-        name: jnp.asarray([one in said.split() for one in NAMES]) for name, said in sets.items()
+        name: jnp.asarray([one in names.split() for one in NAMES]) for name, names in sets.items()
     }
 
 
@@ -53,7 +53,7 @@ def metrics(timestep):
 def test_a_masked_page_by_hand(hand):
     environment = make(reward="dense")
     one = task("founder ? rival cedar port elm", "birch", "amber", "cedar rival elm")
-    assert hand.told(environment, one) == "fill founder ? rival cedar port elm"
+    assert hand.prompt(environment, one) == "fill founder ? rival cedar port elm"
     texts, timesteps, _ = hand.play(environment, one, ["search cedar rival elm", "open 1", "answer birch"])
     assert texts[:3] == ["search", "1 amber 2 cedar 3 fern", "amber founder birch rival cedar port elm"]
     assert [float(t.reward) for t in timesteps] == [0.0, 0.0, 0.5, 0.5] and bool(timesteps[-1].info["success"])
@@ -61,14 +61,14 @@ def test_a_masked_page_by_hand(hand):
     _, timesteps, _ = hand.play(environment, one, ["answer birch elm"])
     assert metrics(timesteps[1]) == {"match": 0.667, "recall": 1.0, "length": 2.0, "evidence": 0.0}
     assert bool(timesteps[1].terminated) and not bool(timesteps[1].info["success"])
-    assert hand.told(environment, one | {"page": jnp.int32(0)}) == "fill amber founder ? rival cedar port elm"
+    assert hand.prompt(environment, one | {"page": jnp.int32(0)}) == "fill amber founder ? rival cedar port elm"
 
 
 @pytest.mark.exhaustive
 def test_a_table_by_hand(hand):
     environment = make("table")
     one = task("mentor amber", "birch gold", "birch gold", "amber mentor")
-    assert hand.told(environment, one) == "list mentor amber"
+    assert hand.prompt(environment, one) == "list mentor amber"
     spoken = ["search amber mentor", "open 1", "open 2", "answer gold birch"]
     texts, timesteps, _ = hand.play(environment, one, spoken)
     # A fact counts more than its words on another page.

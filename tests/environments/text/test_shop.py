@@ -50,14 +50,14 @@ def test_a_purchase_in_words(hand):
     kind, *traits, red = [shop.WORDS[i] for i in np.flatnonzero(has[product])][:4]
     wish = index(kind, traits[0], traits[1], red)
     task = {"wish": wish, "below": jnp.int32(price[product] + 1), "level": jnp.int32(1)}
-    said = [f"search {kind} {traits[1]} {traits[0]}", "choose red", "open 1", f"choose {red}", "buy"]
-    texts, timesteps, _ = hand.play(environment, task, said)
+    actions = [f"search {kind} {traits[1]} {traits[0]}", "choose red", "open 1", f"choose {red}", "buy"]
+    texts, timesteps, _ = hand.play(environment, task, actions)
     assert texts[0] == f"want {kind} {traits[0]} {traits[1]} {red} below {price[product] + 1}"
     assert texts[1].startswith(f"{texts[0]} 1 {kind} {traits[0]} {traits[1]} {price[product]} 2 ")
     assert texts[2].endswith("nothing happens .")  # No product is open.
     assert texts[4] == f"{texts[3]} chosen {red}"
     assert [float(t.reward) for t in timesteps] == [0, 0, 0, 0, 0, 1] and bool(timesteps[-1].terminated)
-    _, timesteps, _ = hand.play(environment, task, [said[0], "open 2", "back", "open 1", "buy"])
+    _, timesteps, _ = hand.play(environment, task, [actions[0], "open 2", "back", "open 1", "buy"])
     assert not bool(timesteps[-1].info["success"])
     assert float(timesteps[-1].info["metrics"]["score"]) == pytest.approx(3 / 4)
 

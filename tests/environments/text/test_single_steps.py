@@ -29,7 +29,7 @@ def pictures():
 
 
 @pytest.mark.parametrize(
-    "task, said, expected",
+    "task, move, expected",
     [
         (picture(turned=True), "rotate", [1, 1, 1, 1, 0]),
         (picture(turned=True), "invert", [1, 0, 0, 1, 0]),  # Another tool is as good for its kind.
@@ -45,15 +45,15 @@ def pictures():
         (picture(turned=True, ahead=2), "say cat", [1, 1, 1, 0, 1]),  # And does not answer.
     ],
 )
-def test_a_step_by_hand(hand, pictures, task, said, expected):
-    told = hand.play(pictures, task, [said])[1][1].info["metrics"]
-    np.testing.assert_allclose([float(told[name]) for name in GRADES], expected, rtol=1e-6)
+def test_a_step_by_hand(hand, pictures, task, move, expected):
+    result = hand.play(pictures, task, [move])[1][1].info["metrics"]
+    np.testing.assert_allclose([float(result[name]) for name in GRADES], expected, rtol=1e-6)
 
 
 def test_grades_add_up(hand, pictures):
-    told = hand.play(pictures, picture(turned=True), ["invert", "invert", "rotate", "say cat"])[1][4].info["metrics"]
+    result = hand.play(pictures, picture(turned=True), ["invert", "invert", "rotate", "say cat"])[1][4].info["metrics"]
     # The expert turns first: two other tools, its own, and its answer.
-    np.testing.assert_allclose([float(told[name]) for name in GRADES], [4, 2, 2, 3, 1])
+    np.testing.assert_allclose([float(result[name]) for name in GRADES], [4, 2, 2, 3, 1])
 
 
 def test_words_that_nobody_says_agree():

@@ -47,7 +47,7 @@ def test_everything_is_said_and_understood_in_the_words_of_the_skin(hand, skinne
     ]
     assert [bool(t.info["valid"]) for t in timesteps[1:]] == [False, True, True, True]
     assert bool(timesteps[-1].info["success"]) and float(timesteps[-1].reward) == 1.0
-    assert hand.told(skinned, rooms_task(1)) == "seek 1" and hand.told(skinned, rooms_task(0)) == "find 1"
+    assert hand.prompt(skinned, rooms_task(1)) == "seek 1" and hand.prompt(skinned, rooms_task(0)) == "find 1"
     thought = jax.jit(skinned.text.expert)(KEY, hand.play(skinned, rooms_task(1), [])[2])[1]
     assert sentence(skinned.text.words, thought) == "key at bed"
     assert hand.play(skinned, rooms_task(2), ["go to blick"])[0] == [
@@ -135,7 +135,7 @@ def test_limits_budgets_and_rewards_are_those_of_the_worlds(hand, tiny, union):
     texts, timesteps, _ = hand.play(union, task, ["take", "2", "3"])
     assert texts == ["guess 1 to 7", "guess 1 to 7 nothing happens .", "higher", "higher"]
     assert bool(timesteps[3].truncated) and not bool(timesteps[2].truncated)
-    assert hand.told(union, task) == "" and hand.told(union, task | {"which": jnp.int32(0)}) == "find 1"
+    assert hand.prompt(union, task) == "" and hand.prompt(union, task | {"which": jnp.int32(0)}) == "find 1"
     assert "take" not in "".join(texts) and union.text.actions is not None and timesteps[0].action_mask.shape == (15,)
     _, timesteps, _ = hand.play(union, task | {"which": jnp.int32(0)}, ["2", "go to desk", "take"])
     assert [bool(t.info["valid"]) for t in timesteps[1:]] == [False, True, True] and float(timesteps[3].reward) == 1.0

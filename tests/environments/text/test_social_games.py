@@ -24,8 +24,8 @@ def coins(*has, tenths):
 @pytest.mark.exhaustive
 def test_public_goods_pay_what_is_kept_and_a_share_of_the_pot(hand):
     environment = public_goods(3, num_rounds=2)
-    said = ["give 4", "give 0", "give 2", "give 0", "give 0", "give 3"]
-    texts, timesteps, _ = hand.play(environment, coins(4, 1, 3, tenths=15), said)
+    moves = ["give 4", "give 0", "give 2", "give 0", "give 0", "give 3"]
+    texts, timesteps, _ = hand.play(environment, coins(4, 1, 3, tenths=15), moves)
     assert texts[:4] == [
         "player 0 has 4 pot times 1 5 tenths rounds 2",
         "player 1 has 1 pot times 1 5 tenths rounds 2",
@@ -69,8 +69,8 @@ def test_the_expert_plays_the_only_equilibrium_of_a_public_good(tenths):
 def test_what_is_left_of_a_commons_doubles(hand):
     task = {"stock": jnp.int32(8), "most": jnp.int32(5), **LEVEL}
     environment = commons(2, num_rounds=3, in_turn=True)
-    said = ["take 1", "take 1", "take 3", "take 4", "take 5", "take 4"]
-    texts, timesteps, _ = hand.play(environment, task, said)
+    moves = ["take 1", "take 1", "take 3", "take 4", "take 5", "take 4"]
+    texts, timesteps, _ = hand.play(environment, task, moves)
     assert texts[1] == "player 1 stock 8 take up to 5 rounds 3 now 1"
     assert texts[2] == "player 0 stock 1 2 take up to 5 rounds 2 last 1 1"
     assert texts[4] == "player 0 stock 1 0 take up to 5 rounds 1 last 3 4"
@@ -85,11 +85,11 @@ def test_what_is_left_of_a_commons_doubles(hand):
 @pytest.mark.parametrize("name", ["public_goods", "meeting"])
 def test_nobody_sees_a_move_before_all_have_moved(hand, name):
     if name == "meeting":
-        environment, said = meeting.make_environment(2), ("say park", "say cafe park")
+        environment, moves = meeting.make_environment(2), ("say park", "say cafe park")
         task = {"meet": jnp.int32(0), "others": jnp.asarray([1, 2], jnp.int32), **LEVEL}
     else:
-        environment, said, task = public_goods(3, num_rounds=2), ("give 4", "give 0"), coins(4, 1, 3, tenths=15)
-    played = [hand.play(environment, task, [first])[1][1] for first in said]
+        environment, moves, task = public_goods(3, num_rounds=2), ("give 4", "give 0"), coins(4, 1, 3, tenths=15)
+    played = [hand.play(environment, task, [first])[1][1] for first in moves]
     np.testing.assert_array_equal(played[0].observation, played[1].observation)
     assert [int(t.player) for t in played] == [1, 1]
 
@@ -98,12 +98,12 @@ def test_nobody_sees_a_move_before_all_have_moved(hand, name):
 def test_who_meets_is_paid_and_messages_arrive(hand):
     environment = meeting.make_environment(3)
     task = {"meet": jnp.int32(2), "others": jnp.asarray([0, 1, 3], jnp.int32), **LEVEL}
-    said = ["say park beach", "say cafe beach", "say beach"]
-    texts, timesteps, _ = hand.play(environment, task, [*said, "go beach", "go beach", "go beach"])
+    moves = ["say park beach", "say cafe beach", "say beach"]
+    texts, timesteps, _ = hand.play(environment, task, [*moves, "go beach", "go beach", "go beach"])
     assert texts[0] == "player 0 open park beach" and texts[2] == "player 2 open beach tower"
     assert texts[4] == "player 1 open cafe beach heard park beach beach"
     np.testing.assert_array_equal(timesteps[-1].reward, [1, 1, 1])
-    _, timesteps, _ = hand.play(environment, task, [*said, "go beach", "go cafe", "go beach"])
+    _, timesteps, _ = hand.play(environment, task, [*moves, "go beach", "go cafe", "go beach"])
     np.testing.assert_array_equal(timesteps[-1].reward, [0, 0, 0])
     assert bool(timesteps[-1].terminated)
 
@@ -181,24 +181,24 @@ def test_hanabi_can_be_won_and_lost(hand):
 @pytest.mark.exhaustive
 def test_hints_are_spent_and_come_back_and_the_deck_ends_the_game(hand):
     environment = hanabi.make_environment()
-    said = ["tell blue", "tell 2", "discard 2", "tell red", "tell 1"]
-    texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, said)
+    moves = ["tell blue", "tell 2", "discard 2", "tell red", "tell 1"]
+    texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, moves)
     assert texts[1].endswith("you blue ? blue ?") and texts[2].endswith("you ? ? ? 2")
     assert texts[2].startswith("hints 1 lives 2 deck 6") and texts[3].startswith("hints 2 lives 2 deck 5")
     assert texts[3].endswith("they red 1 red 3 you blue ? blue ?")
     assert texts[4].endswith("you red ? red ?") and texts[5].startswith("hints 0")
     assert [bool(one) for one in timesteps[5].action_mask] == [True] * 4 + [False] * 5
-    said = ["tell blue", "tell 2", "tell 3", "tell 3", "tell 1", "tell 1", "tell 2"]
-    said = [action for hint in said for action in (hint, "discard 1")]
-    _, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, said)
+    moves = ["tell blue", "tell 2", "tell 3", "tell 3", "tell 1", "tell 1", "tell 2"]
+    moves = [action for hint in moves for action in (hint, "discard 1")]
+    _, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, moves)
     # Six cards, and a turn each after the last.
     assert [bool(t.terminated) for t in timesteps] == [False] * 14 + [True]
 
 
 def test_nothing_is_discarded_at_full_hints_and_a_whole_colour_brings_one_back(hand):
     environment = hanabi.make_environment()
-    said = ["tell blue", *["play 1"] * 5]  # Blue 1, red 1, blue 2, red 2, red 3.
-    texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, said)
+    moves = ["tell blue", *["play 1"] * 5]  # Blue 1, red 1, blue 2, red 2, red 3.
+    texts, timesteps, _ = hand.play(environment, {"deck": DECK, **LEVEL}, moves)
     masks = np.stack([t.action_mask for t in timesteps])
     assert masks[0].tolist() == [True, True, False, False, False, True, True, True, False]
     assert masks[1, :4].all() and texts[5].startswith("hints 2 lives 2 deck 2 table red 2")

@@ -56,8 +56,8 @@ def test_styles_are_drawn_alike_and_steps_are_said_twice():
     thoughts = expert(jax.random.split(jax.random.key(0), 1024))
     drawn = np.bincount(np.asarray(styles.style_of(thoughts, environment.text.words)), minlength=3) / 1024
     np.testing.assert_allclose(drawn, [0.5, 0, 0.5], atol=0.06)  # Four standard errors.
-    said = {sentence(environment.text.words, row) for row in np.unique(np.asarray(thoughts), axis=0)}
-    assert said == {
+    texts = {sentence(environment.text.words, row) for row in np.unique(np.asarray(thoughts), axis=0)}
+    assert texts == {
         "1 2 , 1 2 , 4 6 , 4 6 , 4 1 , 4 1 ,",
         "first 1 2 first 1 2 then plus 3 4 makes 4 6 then plus 3 4 makes 4 6 "
         "then minus 5 makes 4 1 then minus 5 makes 4 1",

@@ -20,7 +20,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.lexicon import make_lexicon
 from jaxagents.language.tokenizers import byte_level, train_sentencepiece, word_level
 from jaxagents.policies.contexts import score_tokens, to_rows
-from jaxagents.types import Choice, Several, Window
+from jaxagents.types import Choice, Several
 
 FOLDER = Path(__file__).parents[3] / "configs" / "environment"
 TARGETS = {path.stem: str(OmegaConf.load(path).get("_target_")) for path in sorted(FOLDER.glob("*.yaml"))}
@@ -228,9 +228,6 @@ def of_place(place):
         return "(?:" + "|".join(map(expression, place.patterns)) + ")"
     if isinstance(place, Several):
         return "".join(f"(?:{letters(phrase)})?" for phrase in place.phrases)
-    if isinstance(place, Window):
-        starts = [letters(place.words[start : start + place.most]) for start in range(len(place.words))]
-        return "(?:" + "|".join({text[:end] for text in starts for end in range(len(text) + 1)}) + ")"
     return "(?:" + "|".join(sorted({letters(phrase) for phrase in place}, reverse=True)) + ")"
 
 
@@ -242,12 +239,12 @@ def letters(word_ids):
 def test_what_is_said_follows_a_pattern(name):
     seen, environment = record(name, False), world(name)
     patterns = environment.text.patterns
-    said = {
+    moves = {
         "observation": [seen["first"].observation, seen["timestep"].observation, seen["garbled"].observation],
         "prompt": [] if seen["prompt"] is None else [seen["prompt"]],
         "thought": [] if seen["thought"] is None else [seen["thought"]],
     }
-    for part, texts in said.items():
+    for part, texts in moves.items():
         found = [re.compile(expression(pattern)) for pattern in getattr(patterns, part)]
         assert bool(found) == bool(texts)
         for text in {letters(row) for array in texts for row in array.reshape(-1, array.shape[-1])}:
@@ -270,14 +267,14 @@ def test_garbage_changes_nothing_and_is_answered(name):
     garbage = running(name) & ~seen["known"]
     if interface.actions is None:  # Free words may make sense by chance.
         readable = [re.compile(expression(pattern)) for pattern in interface.patterns.action]
-        said = seen["garbage"].reshape(-1, seen["garbage"].shape[-1])
+        moves = seen["garbage"].reshape(-1, seen["garbage"].shape[-1])
         words = (
-            (said >= -1).all(1)
-            & (said < len(interface.words)).all(1)
-            & ~((said[:, :-1] < 0) & (said[:, 1:] >= 0)).any(1)
+            (moves >= -1).all(1)
+            & (moves < len(interface.words)).all(1)
+            & ~((moves[:, :-1] < 0) & (moves[:, 1:] >= 0)).any(1)
         )
         makes_sense = [
-            any(one.fullmatch(letters(row)) for one in readable) for row in np.where(words[:, None], said, -1)
+            any(one.fullmatch(letters(row)) for one in readable) for row in np.where(words[:, None], moves, -1)
         ]
         garbage &= ~np.reshape(words & makes_sense, garbage.shape)
     assert garbage.sum() > BATCH // 2

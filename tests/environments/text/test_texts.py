@@ -15,7 +15,6 @@ from jaxagents.environments.text.texts import (
     number,
     pick,
     refusal,
-    span,
     text,
     when,
 )
@@ -28,15 +27,15 @@ YES = jnp.ones((), bool)
 FRUIT = ("apple", "fig", ("dragon", "fruit"))
 
 
-def say(said, valid=YES):
-    words, ids = make_words(words_of(said))
-    written = write_text(said, ids, valid)
-    assert written.dtype == jnp.int32 and int((written >= 0).sum()) <= num_words(pattern_of(said, ids))
+def say(phrase, valid=YES):
+    words, ids = make_words(words_of(phrase))
+    written = write_text(phrase, ids, valid)
+    assert written.dtype == jnp.int32 and int((written >= 0).sum()) <= num_words(pattern_of(phrase, ids))
     return sentence(words, written)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("phrase", "expected"),
     [
         (text("you see", ("apple", "1"), None, "."), "you see apple 1 ."),
         (pick(FRUIT, 2), "dragon fruit"),
@@ -50,15 +49,13 @@ def say(said, valid=YES):
         (when(jnp.asarray(False), "yes"), ""),
         (cases(1, "a", ("b", "c"), "d"), "b c"),
         (cases(3, "a", "b"), ""),
-        (span("abcdef", 4, 3, most=3), "e f"),
-        (span("abcdef", 1, 3, most=2), "b c"),
         (board("_#", jnp.asarray([[0, 1], [1, 1]])), "_ # / # #"),
         (board("_#", jnp.asarray([[0, -1], [1, -1], [-1, -1]])), "_ / #"),
         (text("a", refusal(), "b"), "a b"),
     ],
 )
-def test_what_is_said(said, expected):
-    assert say(said) == expected
+def test_what_is_said(phrase, expected):
+    assert say(phrase) == expected
 
 
 def test_a_refusal_is_said_where_it_stands():
@@ -67,8 +64,8 @@ def test_a_refusal_is_said_where_it_stands():
 
 def test_choices_are_traced():
     def count(number_of):
-        said = text(when(number_of > 1, pick(FRUIT, number_of), "one"), number(number_of, 2))
-        return write_text(said, make_words(words_of(said))[1], YES)
+        phrase = text(when(number_of > 1, pick(FRUIT, number_of), "one"), number(number_of, 2))
+        return write_text(phrase, make_words(words_of(phrase))[1], YES)
 
     rows = jax.jit(jax.vmap(count))(jnp.asarray([1, 2]))
     words = make_words(["apple", "fig", "dragon", "fruit", "one", *DIGITS])[0]
@@ -83,14 +80,13 @@ def test_phrases_are_needed():
 
 
 def household(place, held, mask):
-    """A text with optional parts, correlated choices, a subset, a span and a number."""
+    """A text with optional parts, correlated choices, a subset and a number."""
     seen = cases(held, each(FRUIT, mask, most=2), each(FRUIT, mask, most=1), name="hand")
     return text(
         when(place > 5, "far"),
         cases(place, text("closed box"), "tablecloth", name="place"),
         cases(held, "nothing", pick(FRUIT, place), name="hand"),
         cases(place, None, seen, name="place"),
-        span(("elephant", "ox", "hippopotamus", "ant"), place, jnp.int32(2), most=2),
         when(place > 3, number(place, 2), refusal()),
     )
 
@@ -98,13 +94,12 @@ def household(place, held, mask):
 def everything(words):
     """All texts that the constructors above could say, on the host."""
     subsets = {count: [c for n in range(count + 1) for c in itertools.combinations(FRUIT, n)] for count in (1, 2)}
-    spans = [["elephant", "ox"], ["ox", "hippopotamus"], ["hippopotamus", "ant"]]
     ends = [[*str(n)] for n in (1, 22, 99)] + [["nothing happens", "."], []]
     for far, place, held in itertools.product((0, 1), (0, 1), (0, 1)):
         for fruit, seen in itertools.product(FRUIT, subsets[2 - held] if place else [()]):
-            for window, end in itertools.product(spans, ends):
+            for end in ends:
                 phrases = [["far"] * far, [("closed box", "tablecloth")[place]], ["nothing"] if not held else [fruit]]
-                flat = [*sum(phrases, []), *seen, *window, *end]
+                flat = [*sum(phrases, []), *seen, *end]
                 yield [word for one in flat for word in ((one,) if isinstance(one, str) else one)]
 
 
@@ -114,9 +109,9 @@ def everything(words):
     ids=["words", "bytes", "bpe"],
 )
 def test_the_room_for_the_longest_text_is_exact(kind):
-    said = jax.eval_shape(household, jnp.int32(0), jnp.int32(0), jnp.ones(3, bool))
-    words, ids = make_words(words_of(said))
-    lexicon, pattern = make_lexicon(words, kind(words)), pattern_of(said, ids)
+    phrase = jax.eval_shape(household, jnp.int32(0), jnp.int32(0), jnp.ones(3, bool))
+    words, ids = make_words(words_of(phrase))
+    lexicon, pattern = make_lexicon(words, kind(words)), pattern_of(phrase, ids)
     texts = list(everything(words))
     assert num_words(pattern) == max(map(len, texts))
     longest = max(len(lexicon.tokenizer.encode(" ".join(one))) for one in texts)
@@ -125,9 +120,9 @@ def test_the_room_for_the_longest_text_is_exact(kind):
 
 def test_a_text_that_begins_with_something_optional():
     # As bytes, a word that begins a text needs no space before it.
-    said = text(when(True, "ox"), each(("cow", "camel"), jnp.ones(2, bool), most=1))
-    words, ids = make_words(words_of(said))
+    phrase = text(when(True, "ox"), each(("cow", "camel"), jnp.ones(2, bool), most=1))
+    words, ids = make_words(words_of(phrase))
     lexicon = make_lexicon(words, byte_level(words))
-    assert lexicon.max_tokens(pattern_of(said, ids)) == len("ox camel")
+    assert lexicon.max_tokens(pattern_of(phrase, ids)) == len("ox camel")
     assert lexicon.max_tokens(pattern_of(each(("cow", "camel"), jnp.ones(2, bool), most=1), ids)) == len("camel")
     assert lexicon.max_tokens((np.asarray([[0]]),)) == len("ox") and lexicon.max_tokens(2) == len("camel camel")

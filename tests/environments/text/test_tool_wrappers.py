@@ -29,12 +29,12 @@ def make(name, **options):
 def expert_says(environment, given, turns):
     """What the expert says, turn by turn, and whether it succeeds at the end."""
     state, timestep = environment.reset(KEY, given)
-    said = []
+    moves = []
     for _ in range(turns):
         action = environment.text.expert(KEY, state)[0]
-        said.append(" ".join(environment.text.words[i] for i in np.asarray(action).tolist() if i >= 0))
+        moves.append(" ".join(environment.text.words[i] for i in np.asarray(action).tolist() if i >= 0))
         state, timestep = environment.step(KEY, state, action)
-    return said, bool(timestep.info["success"])
+    return moves, bool(timestep.info["success"])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def expert_says(environment, given, turns):
     ],
 )
 def test_programs_hand_results_on(hand, spoken, texts, success):
-    told, timesteps, _ = hand.play(make("programs"), task(), spoken)
-    assert told[1:] == texts and bool(timesteps[-1].info["success"]) == success
+    observed, timesteps, _ = hand.play(make("programs"), task(), spoken)
+    assert observed[1:] == texts and bool(timesteps[-1].info["success"]) == success
     assert all(bool(t.info["valid"]) for t in timesteps[1:])
 
 
@@ -97,11 +97,11 @@ def test_programs_of_two_calls_leave_longer_ways_to_calls():
     ],
 )
 def test_prompts_document_what_is_shown(hand, options, expected):
-    assert hand.told(make("documentation", **options), task()) == f"{expected} {WANTS}".strip()
+    assert hand.prompt(make("documentation", **options), task()) == f"{expected} {WANTS}".strip()
 
 
 def test_all_is_what_the_world_documents(hand):
-    assert hand.told(make("documentation", show="all"), task()) == hand.told(
+    assert hand.prompt(make("documentation", show="all"), task()) == hand.prompt(
         tools.make_environment(num_apps=16), task()
     )
 
@@ -158,15 +158,15 @@ def twins():
 
 def test_cards_say_attributes(hand):
     wanted, any_other = "live trades bonds", "static advises funds"
-    assert hand.told(make("attributes"), twins()) == (
+    assert hand.prompt(make("attributes"), twins()) == (
         f"find takes person gives order {wanted} open takes order gives parcel {wanted} "
         f"fetch takes parcel gives room {wanted} list takes flight gives order {any_other} "
         f"send takes order does refund {any_other} push takes parcel day does ship {wanted} "
         f"set takes room does renew {any_other} post takes parcel day does ship live informs bonds "
         f"{WANTS} must be {wanted}"
     )
-    blind = hand.told(make("attributes", cards=False), twins())
-    assert blind == hand.told(tools.make_environment(num_apps=16), twins()) + f" must be {wanted}"
+    blind = hand.prompt(make("attributes", cards=False), twins())
+    assert blind == hand.prompt(tools.make_environment(num_apps=16), twins()) + f" must be {wanted}"
 
 
 def test_calls_are_checked_before_they_are_executed(hand):

@@ -46,15 +46,15 @@ def metrics(timestep):
 
 
 def test_the_prompt_documents_the_tools(hand):
-    assert hand.told(make(), task()) == (
+    assert hand.prompt(make(), task()) == (
         "find takes person gives order open takes order gives parcel fetch takes parcel gives room "
         "list takes flight gives order send takes order does refund push takes parcel day does ship "
         "set takes room does renew post takes parcel day does delay user wants ship for person elm day friday"
     )
-    assert hand.told(make(), task(careful=True, hidden=True)).endswith(
+    assert hand.prompt(make(), task(careful=True, hidden=True)).endswith(
         "does delay rule confirm user wants ship for person"
     )
-    assert hand.told(make(), task(impossible=True)).endswith("user wants cancel for person elm day friday")
+    assert hand.prompt(make(), task(impossible=True)).endswith("user wants cancel for person elm day friday")
 
 
 def test_a_chain_of_calls_by_hand(hand):

@@ -24,7 +24,7 @@ def plain(rules):
     return jitted(make_text_world(rules))
 
 
-def told(world, key, sample=None):
+def texts(world, key, sample=None):
     task = (sample or world.sample_task)(key)
     _, timestep = world.reset(key, task)
     return [world.text.words[word] for word in timestep.observation.tolist() if word >= 0], task
@@ -33,7 +33,7 @@ def told(world, key, sample=None):
 @pytest.mark.parametrize("num_fillers", [0, 2])
 def test_words_of_instructions_have_other_names_and_letters_do_not(rules, plain, num_fillers):
     world = jitted(make_text_world(with_wordings(rules, num_wordings=32, num_synonyms=3, num_fillers=num_fillers)))
-    first, seen = set(), [told(world, jax.random.fold_in(KEY, number)) for number in range(24)]
+    first, seen = set(), [texts(world, jax.random.fold_in(KEY, number)) for number in range(24)]
     for words, task in seen:
         _, timestep = plain.reset(KEY, task["inner"])
         expected = [plain.text.words[word] for word in timestep.observation.tolist() if word >= 0]
@@ -59,7 +59,7 @@ def test_held_out_wordings_are_for_held_out_tasks(rules):
 def test_one_synonym_is_the_world_as_it_is(rules, plain):
     world = make_text_world(with_wordings(rules, num_synonyms=1))
     assert world.text.words == plain.text.words
-    words, task = told(world, KEY)
+    words, task = texts(world, KEY)
     _, timestep = plain.reset(KEY, task["inner"])
     assert words == [plain.text.words[word] for word in timestep.observation.tolist() if word >= 0]
 

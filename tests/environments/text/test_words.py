@@ -61,8 +61,8 @@ def test_compact_closes_gaps_of_short_and_long_texts(size):
     rows = np.maximum(rows, -1).astype(np.int32)
     closed = np.asarray(jax.jit(jax.vmap(tables.compact))(rows))
     for row, found in zip(rows, closed, strict=True):
-        said = row[row >= 0]
-        assert found.tolist() == [*said, *[-1] * (size - len(said))]
+        kept = row[row >= 0]
+        assert found.tolist() == [*kept, *[-1] * (size - len(kept))]
 
 
 @pytest.mark.parametrize(
