@@ -1,17 +1,85 @@
-"""Words in front of observations: notes about the state, and names of seats."""
+"""Words in front of observations: conditions that belong to the task, notes about the state, and names of seats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 
-from jaxagents.environments.text.texts import Text, number, pick, quote, text
+from jaxagents.environments.text.texts import Phrase, Text, number, pick, quote, text
 from jaxagents.environments.text.world import World
-from jaxagents.types import State
+from jaxagents.environments.text.wrapping import with_inner_state, with_inner_task
+from jaxagents.ops.checks import require_positive
+from jaxagents.types import Array, State, Task
 
 Write = Callable[[World, State], Text]
 """Writes a note about a state; it knows the situation and nothing else, or equal situations look different."""
+
+
+def with_conditions(
+    world: World,
+    *,
+    phrases: Sequence[Phrase],
+    num_phrases: int = 1,
+    choose: Callable[[Array, Task], Array] | None = None,
+    drop: float = 0.0,
+    where: str = "observation",
+) -> World:
+    """Puts phrases that belong to the task in front of every observation, or at the end of the prompt.
+
+    The task is `{"inner": task, "condition": int32 [num_phrases], "level": int32}`, with indices of phrases and -1 for
+    none. Whoever gives tasks can change the condition: with `drop=1` there is none but those that are given, such as
+    notes that a model has written. The split is that of the inner task.
+
+    Args:
+        world: the rules.
+        phrases: to choose from.
+        num_phrases: most of them at once.
+        choose: `(key, task) -> int32 [num_phrases]`; None draws each of them uniformly.
+        drop: probability that a task has no condition, in [0, 1].
+        where: "observation" or "prompt".
+
+    Returns:
+        The rules.
+
+    Raises:
+        ValueError: no phrase, a number of phrases or probability that is none, or another place.
+    """
+    phrases = tuple(one if isinstance(one, str) or one is None else tuple(one) for one in phrases)
+    require_positive("num_phrases", num_phrases)
+    if not phrases:
+        raise ValueError("`phrases` must be at least one, got none.")
+    if not 0.0 <= drop <= 1.0:
+        raise ValueError(f"`drop` must be in [0, 1], got {drop}; try 0.5.")
+    if where not in ("observation", "prompt"):
+        raise ValueError(f"`where` must be observation or prompt, got {where!r}.")
+    nothing = jnp.full(num_phrases, -1, jnp.int32)
+    outer = with_inner_state(with_inner_task(world, condition=nothing))
+
+    def complete(key: Array, task: Task, held_out: bool) -> Task:
+        inner_key, choose_key, drop_key = jax.random.split(key, 3)
+        inner = task["inner"] if world.complete is None else world.complete(inner_key, task["inner"], held_out)
+        if choose is None:
+            chosen = jax.random.randint(choose_key, (num_phrases,), 0, len(phrases))
+        else:
+            chosen = choose(choose_key, inner).astype(jnp.int32)
+        dropped = jax.random.bernoulli(drop_key, drop)
+        return {**task, "inner": inner, "condition": jnp.where(dropped, nothing, chosen)}
+
+    def prompt(task: Task) -> Text:
+        return text(None if world.prompt is None else world.prompt(task["inner"]), pick(phrases, task["condition"]))
+
+    conditioned = replace(
+        outer,
+        complete=complete,
+        start=lambda key, task: {"inner": world.start(key, task["inner"]), "condition": task["condition"]},
+        situation=lambda state: (state["condition"], outer.situation(state)),
+    )
+    if where == "prompt":
+        return replace(conditioned, prompt=prompt)
+    return replace(
+        conditioned, tell=lambda state, seat: text(pick(phrases, state["condition"]), outer.tell(state, seat))
+    )
 
 
 def with_notes(world: World, *, write: Write, cue: str = "note") -> World:
