@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxagents.learners.optimizers import Trainable, apply_updates, learning_rate_of, take_if
+from jaxagents.ops.packing import pack, unpack
 from jaxagents.types import Array, Params, PyTree, Rollout
 
 
@@ -184,12 +185,15 @@ def update_in_minibatches(
             stopped = stopped | stop(metrics)
             new = take_if(~stopped, new, [params, opt_state])
             metrics["stopped"] = stopped.astype(jnp.float32)
-        return (*new, stopped), (metrics, summary)
+        shapes.append(jax.eval_shape(lambda: metrics))  # What `unpack` reads below.
+        return (*new, stopped), (pack(metrics), summary)
 
+    shapes: list[PyTree] = []
     start = (params, opt_state, jnp.zeros((), bool))
     (params, opt_state, _), (metrics, summary) = jax.lax.scan(step, start, indices)
     summary = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), summary)
-    return params, opt_state, jax.tree.map(jnp.mean, metrics), summary
+    means = [jnp.mean(stacked, axis=range(stacked.ndim - 1)) for stacked in metrics]
+    return params, opt_state, unpack(means, shapes[0]), summary
 
 
 def _take(sequences: PyTree, index: Array) -> PyTree:

@@ -4,8 +4,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from jaxagents.reporting.loggers import write_atomically
 
 _DARKEST = 4.0  # nats of surprise at which the shade of a token is full
@@ -52,7 +50,9 @@ def opacity(log_prob: float) -> float:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment() -> Any:
+    import jinja2  # Not before a page is written: a run need not wait for it.
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,

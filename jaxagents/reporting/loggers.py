@@ -11,6 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def open_logger(
     elif path.exists() and path.stat().st_size:
         raise ValueError(f"`run_dir` must be new, got {run_dir} with a {METRICS_FILE}; try resuming, or another one.")
     steps = [row["step"] for row in read_metrics(run_dir)]
-    writer = _open_tensorboard(Path(run_dir), steps[-1] + 1 if steps else 0) if tensorboard else None
+    writer = cache(partial(_open_tensorboard, Path(run_dir), steps[-1] + 1 if steps else 0)) if tensorboard else None
     tracker = None if tracked is None else _open_wandb(Path(run_dir), tracked, is_new=resume_update is None)
     file = path.open("a", encoding="utf-8")
 
@@ -88,9 +89,9 @@ def open_logger(
         file.write(json.dumps({**row, **to_json(arrays)}, allow_nan=False) + "\n")
         file.flush()
         if writer is not None:
-            _require_alive(writer, run_dir)
+            _require_alive(writer(), run_dir)
             for name, value in _scalars(arrays).items():
-                writer.add_scalar(name, value, int(steps))
+                writer().add_scalar(name, value, int(steps))
         if tracker is not None:
             tracker.log(_scalars(arrays), step=int(steps))
 
@@ -98,21 +99,21 @@ def open_logger(
         file.close()
         if tracker is not None:
             tracker.finish()
-        if writer is not None:
-            writer.close()
+        if writer is not None and writer.cache_info().currsize:
+            writer().close()
 
     if writer is None:
         return Logger(log=log, text=_ignore, image=_ignore, hyper_parameters=_ignore, close=close)
 
     def image(steps: int, name: str, image: np.ndarray) -> None:
-        writer.add_image(name, np.asarray(image), steps, dataformats="HWC")
+        writer().add_image(name, np.asarray(image), steps, dataformats="HWC")
 
     def hyper_parameters(config: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-        writer.add_hparams(_flatten(config), finite, name="hyper_parameters")
+        writer().add_hparams(_flatten(config), finite, name="hyper_parameters")
 
     def text(steps: int, name: str, text: str) -> None:
-        writer.add_text(name, text, steps)
+        writer().add_text(name, text, steps)
 
     return Logger(log=log, text=text, image=image, hyper_parameters=hyper_parameters, close=close)
 
@@ -216,9 +217,9 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
-    # Imported here, so that runs without TensorBoard do not pay for it, and without torch, which tensorboardX imports
-    # where it is there, for pictures of networks, and which takes seconds. None in `sys.modules` refuses an import,
-    # which the types of Python's library do not say.
+    # Imported with the first line, so that the first update does not wait for it, and without torch, which tensorboardX
+    # imports where it is there, for pictures of networks, and which takes seconds. None in `sys.modules` refuses an
+    # import, which the types of Python's library do not say.
     hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
     try:
         from tensorboardX import SummaryWriter

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special  # Not scipy.stats, which takes half a second to import.
 
 _NUM_RESAMPLES = 2000  # Of a bootstrap interval.
 
@@ -44,7 +43,7 @@ def t_interval(values: np.ndarray, confidence: float = 0.95) -> Interval:
     mean = np.mean(values, axis=-1, where=finite)
     variance = np.mean(np.square(np.where(finite, values, 0.0) - mean[..., None]), axis=-1, where=finite)
     error = np.sqrt(variance / np.maximum(count - 1, 1))
-    half = np.where(count > 1, special.stdtrit(np.maximum(count - 1, 1), 0.5 + confidence / 2.0) * error, np.nan)[()]
+    half = np.where(count > 1, _special().stdtrit(np.maximum(count - 1, 1), 0.5 + confidence / 2.0) * error, np.nan)[()]
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
@@ -65,14 +64,14 @@ def welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.
         Welch (1947), The generalization of Student's problem when several different population variances are involved.
     """
     mean, error, freedom = _welch(first, second)
-    half = float(special.stdtrit(freedom, 0.5 + confidence / 2.0) * error) if error else 0.0
+    half = float(_special().stdtrit(freedom, 0.5 + confidence / 2.0) * error) if error else 0.0
     return Interval(mean, mean - half, mean + half)
 
 
 def welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
     """Computes the two-sided p-value of a difference of means by Welch's test, see `welch_interval`."""
     mean, error, freedom = _welch(first, second)
-    return float(2.0 * special.stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0.0)
+    return float(2.0 * _special().stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0.0)
 
 
 def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
@@ -135,7 +134,7 @@ def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
     difference = first - second
     error = difference.std(ddof=1) / np.sqrt(difference.size)
     mean = float(difference.mean())
-    return float(2.0 * special.stdtr(difference.size - 1, -abs(mean) / error)) if error else float(mean == 0.0)
+    return float(2.0 * _special().stdtr(difference.size - 1, -abs(mean) / error)) if error else float(mean == 0.0)
 
 
 def pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> bool:
@@ -145,8 +144,8 @@ def pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float = 0.95
     first, second = _measured(first), _measured(second)
     if first.size < 4 or not (first.std() > 0.0 and second.std() > 0.0):
         return False
-    quantiles = special.stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
-    least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + special.ndtri(0.95) / np.sqrt(first.size - 3)
+    quantiles = _special().stdtrit([2 * first.size - 2, first.size - 1], 0.5 + confidence / 2.0)
+    least = np.arctanh(1.0 - (quantiles[0] / quantiles[1]) ** 2) + _special().ndtri(0.95) / np.sqrt(first.size - 3)
     return bool(np.corrcoef(first, second)[0, 1] > np.tanh(least))
 
 
@@ -241,3 +240,10 @@ def _finite(values: np.ndarray) -> np.ndarray:
     if values.size < 1 or not np.isfinite(values).all():
         raise ValueError(f"`values` must be finite and one at least, got {values.tolist()}.")
     return values
+
+
+def _special() -> Any:
+    # Not before something is drawn, and not scipy.stats, which takes half a second to import.
+    from scipy import special
+
+    return special

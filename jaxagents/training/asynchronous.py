@@ -213,6 +213,7 @@ def place_apart(
     return Runner(
         init=init,
         run=run,
+        lower=None,
         params=lambda state: state.learner.params,
         to_global=lambda state: state,
         from_global=lambda state: state,

@@ -247,7 +247,7 @@ def build_stage(
         program = over_seeds(program, config["seeds"])
     is_pretrained = isinstance(agent.policy, LanguagePolicy) and agent.policy.model.pretrained
     runner = place_parts(program, collector, learner, read_params=agent.policy.init if is_pretrained else None)
-    _require_counted(training, program)
+    _require_counted(training, program, axis_name)
     judged = environment if evaluation_environment is None else instantiate(evaluation_environment)
     require_level(judged, evaluation.level)
     require_tasks(evaluation_environment, judged)
@@ -296,11 +296,11 @@ def _placement(devices: DevicesConfig, num_seeds: int) -> tuple[str | None, Call
     return axis_name_of(mode), lambda program, *_, **options: place(program, mode=mode, devices=chosen(), **options)
 
 
-def _require_counted(training: TrainingConfig, program: Program) -> None:
+def _require_counted(training: TrainingConfig, program: Program, axis_name: str | None) -> None:
     """Refuses a budget in a unit that the collector does not count."""
     if not training.experience:
         return
-    counted = counted_units(program)
+    counted = counted_units(program, axis_name)
     for unit in training.experience:
         if unit not in counted:
             raise ValueError(

@@ -68,7 +68,7 @@ def run_chunks(
     over = update >= stage.num_updates or played >= budget or _is_spent(totals, counts)
     while not over:
         end = min(stage.num_updates, *((update // periods[name] + 1) * periods[name] for name in events))
-        state, metrics = stage.runner.run(state, end - update, _left(stage, counts))
+        state, metrics = stage.runner.run(state, end - update, counts_left(stage, counts))
         dispatched = time.monotonic()
         if totals:
             end, counts = int(np.max(np.asarray(state.update))), add_counts(counts, metrics)
@@ -113,7 +113,7 @@ def _is_spent(totals: Mapping[str, int], counts: Counts) -> bool:
     return bool(reached) and bool(np.all(np.any(np.stack(np.broadcast_arrays(*reached)), axis=0)))
 
 
-def _left(stage: Stage, counts: Counts) -> dict[str, np.ndarray]:
+def counts_left(stage: Stage, counts: Counts) -> dict[str, np.ndarray]:
     """Returns what is left of the budgets, int32 `[]`, with seeds `[seeds]`: as much as fits, one update needs less."""
     shape = np.shape(stage.runner.abstract.update)
     left = {unit: total - np.asarray(counts.get(unit, 0)) for unit, total in stage.training.experience.items()}

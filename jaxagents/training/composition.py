@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
@@ -38,6 +39,8 @@ def run_name() -> str:
 def register_resolvers() -> None:
     """Makes `${run_name:}` of `configs/train.yaml` known; to be called before Hydra composes."""
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
+    # Hydra copies its store, of which there is one, for every group that `--help` lists: three quarters of its time.
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
 
 
 def compose(config_folder: str | Path, *overrides: str) -> DictConfig:

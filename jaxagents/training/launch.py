@@ -29,7 +29,6 @@ from jaxagents.training.memory import require_memory, require_stage_in_memory, s
 from jaxagents.training.processes import join_processes, of_first_process, on_all_processes
 from jaxagents.training.run_directory import claim, locked
 from jaxagents.training.stages import stage_configs
-from jaxagents.training.starting import begin_from
 from jaxagents.training.trust import trust_argument
 from jaxagents.types import Environment, LanguagePolicy
 
@@ -67,6 +66,8 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             configs = stage_configs(resolved)
             require_experts((configs[stage.name], stage.environment) for stage in experiment.stages)
     if start := resolved.get("start_from"):
+        from jaxagents.training.starting import begin_from  # Other runs do without all that loads policies.
+
         experiment = begin_from(experiment, start)
     with ExitStack() as stack:
 

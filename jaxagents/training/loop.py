@@ -19,6 +19,7 @@ from jaxagents.environments.host import HostEnvironment
 from jaxagents.reporting.curves import write_curves
 from jaxagents.reporting.loggers import METRICS_FILE, Logger, open_logger
 from jaxagents.reporting.progress import Progress, open_progress
+from jaxagents.training.ahead import Ahead, compile_ahead
 from jaxagents.training.build import Experiment, Stage
 from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
 from jaxagents.training.checkpoints.snapshots import first_not_finite
@@ -57,6 +58,7 @@ class _Run:
     progress: Progress
     is_preempted: Callable[[], bool]
     started: float
+    ahead: Ahead
     first_update_seconds: float | None = None
     score: float | None = None
     best: float | None = None
@@ -120,7 +122,8 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
         stack.callback(logger.close)
         is_preempted = stack.enter_context(watch_signals())
         stack.enter_context(exit_with_partners())
-        run = _Run(experiment, logger, progress, is_preempted, started or time.monotonic())
+        ahead = stack.enter_context(compile_ahead(experiment.stages))
+        run = _Run(experiment, logger, progress, is_preempted, started or time.monotonic(), ahead)
         for index in range(current, len(experiment.stages)):
             params = _train_stage(run, index, folders, restored if index == current else None)
         if jax.process_index() == 0:
@@ -199,6 +202,8 @@ def _reaches(target: float | None, score: float | None) -> bool:
 def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restored: Restored | None) -> Params:
     """Runs a stage to its end, and returns the parameters of its policy."""
     stage, (last, best) = run.experiment.stages[index], folders[index]
+    if restored is None or not restored.metadata["finished"]:
+        run.ahead.train(index)
     if restored is None:
         run.score, run.best, run.reached_target, update = None, None, False, 0
         run.steps_before, run.counts_before = run.steps, run.counts
@@ -207,6 +212,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
         update, state = _resume(run, stage, restored.metadata), stage.runner.from_global(restored.state)
     held, pending, clock = _held_best(run, best), None, None
     counts = {unit: np.asarray(count) - run.counts_before.get(unit, 0) for unit, count in run.counts.items()}
+    run.ahead.wait(stage.runner.run)
     chunks = run_chunks(stage, state, update=update, played=run.steps - run.steps_before, counts=counts)
     for chunk in () if run.reached_target else chunks:
         state, update = chunk.state, chunk.end
@@ -214,6 +220,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
             jax.block_until_ready(chunk.metrics)
             run.trained = True
             run.first_update_seconds = run.first_update_seconds or first_update_time(chunk) - run.started
+        run.ahead.follow(index)
         # The device works on this chunk while the host logs the one before.
         if pending is not None:
             clock = _log(run, stage, pending, clock)
@@ -309,6 +316,7 @@ def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
 
     Returns of opposed teams are measured against each other, and rank no policy: of these, the last one is the best.
     """
+    run.ahead.wait(stage.evaluate_last if chunk.is_last else stage.evaluate)
     means = mean_evaluation(stage, params, is_last=chunk.is_last)
     run.score = float(means[RETURN].mean())
     run.reached_target = _reaches(stage.training.target_return, run.score)

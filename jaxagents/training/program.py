@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.combinators import params_to_act, partition_of
+from jaxagents.ops.packing import pack, unpack
 from jaxagents.types import COUNTERS, REPLICATED, Array, Collector, Count, Learner, Mean, Metrics, PyTree, State
 
 AXIS_NAME = "devices"  # of what is mapped over devices
@@ -198,37 +199,46 @@ def run_updates(
         The state after the updates, and the means and counts of all metrics over them, merged exactly.
     """
 
-    def update(loop: tuple[Array, TrainState, dict[str, Mean | Count]]):
-        number, state, merged = loop
-        state, metrics = program.update(state)
-        merged = jax.tree.map(jnp.add, merged, {name: _as_summary(value) for name, value in metrics.items()})
-        return number + 1, state, merged
+    traced = _traced_once(program.update)
 
-    def update_within(loop: tuple[Array, TrainState, dict[str, Mean | Count], Array]):
+    def summarised(state: TrainState) -> tuple[TrainState, dict[str, Mean | Count]]:
+        state, metrics = traced(state)
+        return state, {name: _as_summary(value) for name, value in metrics.items()}
+
+    shapes = jax.eval_shape(summarised, state)[1]
+
+    def update(loop: tuple[Array, TrainState, list[Array]]):
+        number, state, merged = loop
+        state, summaries = summarised(state)
+        return number + 1, state, jax.tree.map(jnp.add, merged, pack(summaries))
+
+    def update_within(loop: tuple[Array, TrainState, list[Array], Array]):
         number, state, merged = update(loop[:-1])
-        counts = {unit: merged[f"rollout/{unit}"].total for unit in limits}  # type: ignore[union-attr]
+        counts = {unit: unpack(merged, shapes)[f"rollout/{unit}"].total for unit in limits}  # type: ignore[union-attr]
         counts = counts if axis_name is None else jax.lax.psum(counts, axis_name)
         reached = [counts[unit] >= limit for unit, limit in limits.items()]  # type: ignore[union-attr]
         return number, state, merged, jnp.all(jnp.any(jnp.stack(reached), axis=0))
 
-    shapes = jax.eval_shape(lambda state: program.update(state)[1], state)
-    shapes = jax.eval_shape(lambda: {name: _as_summary(_zeros(value)) for name, value in shapes.items()})
-    start = (jnp.int32(0), state, _zeros(shapes))
+    start = (jnp.int32(0), state, _zeros(jax.eval_shape(pack, shapes)))
     if not limits:
-        return jax.lax.while_loop(lambda loop: loop[0] < num_updates, update, start)[1:]
-    end = jax.lax.while_loop(lambda loop: (loop[0] < num_updates) & ~loop[-1], update_within, (*start, jnp.bool(False)))
-    return end[1:3]
+        _, state, merged = jax.lax.while_loop(lambda loop: loop[0] < num_updates, update, start)
+    else:
+        within = (*start, jnp.bool(False))
+        _, state, merged, _ = jax.lax.while_loop(
+            lambda loop: (loop[0] < num_updates) & ~loop[-1], update_within, within
+        )
+    return state, unpack(merged, shapes)
 
 
-def counted_units(program: Program) -> list[str]:
+def counted_units(program: Program, axis_name: str | None = None) -> list[str]:
     """Returns the units in which a program counts its experience, without computing anything."""
 
-    def update(state: TrainState) -> Metrics:  # A learner may reduce over the axis of devices: this one has one.
-        return jax.vmap(lambda state: program.update(state)[1], axis_name=AXIS_NAME)(
-            jax.tree.map(lambda leaf: leaf[None], state)
-        )
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        if axis_name is None:
+            return _traced_once(program.update)(state)
+        return jax.vmap(program.update, axis_name=axis_name)(jax.tree.map(lambda leaf: leaf[None], state))
 
-    logged = jax.eval_shape(update, jax.eval_shape(program.init, jax.random.key(0)))
+    logged = jax.eval_shape(update, jax.eval_shape(program.init, jax.random.key(0)))[1]
     return [unit for unit in COUNTERS if f"rollout/{unit}" in logged]
 
 
@@ -238,6 +248,11 @@ def report(summary: Mean | Count) -> Array:
         return summary.total
     finite = jnp.where(jnp.isfinite(summary.total), summary.value, jnp.inf)
     return jnp.where(summary.count > 0, finite, jnp.nan)
+
+
+def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, which Python runs once for every shape of its arguments, wherever it is traced."""
+    return jax.jit(function, inline=True)
 
 
 def _as_summary(value: Array | Mean | Count) -> Mean | Count:

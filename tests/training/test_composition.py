@@ -1,8 +1,10 @@
 """Tests of arguments that stand for others: those that a run is resumed by, and the tokenizer of a checkpoint."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from jaxagents.training import composition
 from jaxagents.training.build import resolve
@@ -90,3 +92,11 @@ def test_arguments_are_given_as_they_were_written():
     config = compose(CONFIGS, "world=frozenlake", "algorithm=grpo", "stages=[${warm_start}]")
     assert config.stages[0].name == config.warm_start.name  # What the interpolation stands for.
     assert given_arguments() == ["world=frozenlake", "algorithm=grpo", "stages=[${warm_start}]"]
+
+
+def test_hydra_does_not_copy_its_store_for_every_group_that_help_lists():
+    composition.register_resolvers()
+    assert deepcopy(ConfigStore.instance()) is ConfigStore.instance()
+    before = ConfigStore.instance().load("hydra/config.yaml").node
+    before.verbose = True  # What is loaded is a copy, as ever.
+    assert ConfigStore.instance().load("hydra/config.yaml").node.verbose is False

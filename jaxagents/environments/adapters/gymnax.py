@@ -15,7 +15,7 @@ from jaxagents.environments.adapters.conversion import (
     sample_key_task,
     task_key,
 )
-from jaxagents.environments.adapters.importing import import_suite, options_of, require_name
+from jaxagents.environments.adapters.importing import drawing_later, import_suite, options_of, require_name
 from jaxagents.environments.adapters.rendering import render_cartpole, render_channels
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
@@ -41,7 +41,8 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
         ModuleNotFoundError: gymnax is not installed.
         ValueError: unknown `name` or `params`.
     """
-    registration = import_suite("gymnax.registration", extra="gymnax")
+    with drawing_later():
+        registration = import_suite("gymnax.registration", extra="gymnax")
     require_name(name, registration.registered_envs, "gymnax")
     with options_of(name, options, f"try {' '.join(f'+environment.params.{option}=...' for option in options)}"):
         suite, defaults = registration.make(name, **options)

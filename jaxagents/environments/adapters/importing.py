@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -29,6 +30,38 @@ def import_suite(module: str, extra: str = "envs") -> ModuleType:
             raise
         message = f"`{suite}` must be installed for this environment; run `pip install 'jaxagents[{extra}]'`."
         raise ModuleNotFoundError(message, name=error.name, path=error.path) from error
+
+
+_DRAWING = ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "seaborn")
+
+
+class _Later(ModuleType):
+    """Stands for a module until one of its names is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__":  # Asked for by `from matplotlib import colors`.
+            raise AttributeError(name)
+        _remove_placeholders()
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def drawing_later() -> Iterator[None]:
+    """Defers imports of matplotlib and seaborn in the block until something is drawn: they take a second."""
+    if "matplotlib" not in sys.modules:
+        later = {name: _Later(name) for name in _DRAWING}
+        vars(later["matplotlib"]).update(colors=later["matplotlib.colors"], pyplot=later["matplotlib.pyplot"])
+        sys.modules.update({name: module for name, module in later.items() if name not in sys.modules})
+    try:
+        yield
+    finally:
+        _remove_placeholders()
+
+
+def _remove_placeholders() -> None:
+    for name in _DRAWING:
+        if isinstance(sys.modules.get(name), _Later):
+            del sys.modules[name]
 
 
 def require_name(name: str, known: Iterable[str], suite: str) -> str:

@@ -13,12 +13,11 @@ import threading
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import orbax.checkpoint as ocp
 
 from jaxagents.training.checkpoints.digests import (
     TreeSpec,
@@ -30,6 +29,7 @@ from jaxagents.training.checkpoints.digests import (
 )
 from jaxagents.training.checkpoints.snapshots import describe_target, restore_snapshot, take_snapshot
 from jaxagents.training.full_disk import is_full_disk
+from jaxagents.training.interrupts import interrupts_later
 from jaxagents.training.processes import of_first_process
 from jaxagents.types import PyTree
 
@@ -90,9 +90,29 @@ class Pending:
 class _Folder:
     directory: Path
     keep: int
-    manager: ocp.CheckpointManager
+    read_only: bool
     pending: list[Pending] = field(default_factory=list)  # at most one
     current: list[int] = field(default_factory=list)  # at most one: the step last saved or restored
+
+    @cached_property
+    def manager(self) -> Any:
+        """Returns the manager of orbax, which takes long to import and is not needed before the first checkpoint."""
+        ocp = _orbax()
+        prefix = "-".join(self.directory.parts[-3:])  # Folders open at once must not meet at each other's barriers.
+        multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=prefix)
+        options = ocp.CheckpointManagerOptions(
+            create=not self.read_only,
+            read_only=self.read_only,
+            cleanup_tmp_directories=not self.read_only,
+            multiprocessing_options=multiprocessing,
+        )
+        return ocp.CheckpointManager(self.directory, options=options)
+
+
+def _orbax() -> Any:
+    with interrupts_later():
+        import orbax.checkpoint as ocp
+    return ocp
 
 
 def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = False) -> Checkpoints:
@@ -129,15 +149,9 @@ def open_checkpoints(directory: str | Path, keep: int = 3, read_only: bool = Fal
     directory = Path(directory).resolve()
     if read_only and not directory.is_dir():
         raise ValueError(f"`directory` must hold checkpoints, got {directory}; try `<run_dir>/checkpoints/last`.")
-    prefix = "-".join(directory.parts[-3:])  # folders open at the same time must not meet at each other's barriers
-    multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=prefix)
-    options = ocp.CheckpointManagerOptions(
-        create=not read_only,
-        read_only=read_only,
-        cleanup_tmp_directories=not read_only,
-        multiprocessing_options=multiprocessing,
-    )
-    folder = _Folder(directory=directory, keep=keep, manager=ocp.CheckpointManager(directory, options=options))
+    if not read_only and jax.process_index() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+    folder = _Folder(directory=directory, keep=keep, read_only=read_only)
     return Checkpoints(
         save=_refuse_save if read_only else partial(_save, folder),
         restore=partial(_restore, folder),
@@ -169,6 +183,7 @@ def _save(
     except TypeError as error:
         raise ValueError(f"`metadata` must be JSON, got {error}; try int(), float() or .tolist().") from error
     items = _by_item(describe_tree(state), acting)
+    ocp = _orbax()
     content = {name: ocp.args.StandardSave(leaves) for name, leaves in _by_item(take_snapshot(state), acting).items()}
     arguments = ocp.args.Composite(metadata=ocp.args.JsonSave(metadata), **content)
     try:
@@ -236,7 +251,8 @@ def _close(folder: _Folder) -> None:
     try:
         _wait(folder)
     finally:
-        folder.manager.close()
+        if "manager" in vars(folder):
+            folder.manager.close()
 
 
 def _refuse_save(step: int, state: PyTree, metadata: dict[str, Any], **options: Any) -> None:
@@ -282,6 +298,7 @@ def _restore(
     if found is None:
         return None
     chosen, own_item = found
+    ocp = _orbax()
     arguments = {name: ocp.args.StandardRestore(part) for name, part in _by_item(target, own_item).items() if part}
     saved = folder.manager.restore(chosen, args=ocp.args.Composite(**arguments)) if arguments else {}
     snapshot = {name: leaf for item in arguments for name, leaf in saved[item].items()}

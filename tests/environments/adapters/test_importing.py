@@ -1,11 +1,14 @@
 """Messages for a missing suite and an unknown name."""
 
+import os
+import subprocess
 import sys
 
 import pytest
 
 from jaxagents.environments.adapters import brax, craftax, gymnax, jaxmarl, jumanji, pgx, xminigrid
 from jaxagents.environments.adapters.importing import import_suite, require_name
+from tests import ROOT
 
 ADAPTERS = {"gymnax": gymnax, "brax": brax, "jumanji": jumanji, "pgx": pgx, "craftax": craftax, "jaxmarl": jaxmarl}
 ADAPTERS["xminigrid"] = xminigrid
@@ -70,3 +73,21 @@ def test_every_adapter_offers_names(suite, name, offer):
 def test_options_that_a_constructor_does_not_take_are_named(suite, name, line):
     with pytest.raises(ValueError, match=f"that the constructor of {name} takes, got clip; .*{line}"):
         ADAPTERS[suite].make_environment(name, clip=0.2)
+
+
+def test_a_suite_that_can_draw_is_imported_without_what_draws(tmp_path):
+    (tmp_path / "drawing_suite.py").write_text(
+        "import matplotlib.pyplot as plt\nimport seaborn as sns\nfrom matplotlib import colors\n"
+    )
+    code = """
+import sys
+from jaxagents.environments.adapters.importing import drawing_later, import_suite
+with drawing_later():
+    suite = import_suite("drawing_suite")
+assert not {"matplotlib", "seaborn"} & set(sys.modules)
+from matplotlib.colors import ListedColormap
+assert suite.colors.ListedColormap is ListedColormap and len(suite.sns.color_palette("cubehelix", 4)) == 4
+assert callable(suite.plt.subplots) and type(sys.modules["matplotlib"].__spec__).__name__ == "ModuleSpec"
+"""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "MPLBACKEND": "agg"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=240)

@@ -1,0 +1,72 @@
+"""Programs of a run that are compiled in a thread before they are called: XLA needs no interpreter meanwhile."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxagents.training.build import Stage
+from jaxagents.training.chunks import counts_left, event_periods
+
+
+class Ahead(NamedTuple):
+    """Compilation beside the main thread.
+
+    Attributes:
+        train: `(index) -> None`, begins with the training of a stage.
+        follow: `(index) -> None`, begins with its evaluation, and with the training of the stage after it: to be called
+            after the first update, which does not wait for them.
+        wait: `(program) -> None`, returns when a `Runner.run` or an evaluation of a stage is compiled, or nothing has
+            begun with it, and raises what went wrong. The call that follows finds what was compiled.
+    """
+
+    train: Callable[[int], None]
+    follow: Callable[[int], None]
+    wait: Callable[[Callable[..., Any]], None]
+
+
+@contextmanager
+def compile_ahead(stages: Sequence[Stage]) -> Iterator[Ahead]:
+    """Opens a thread that compiles one program after the other; what has not begun by the end of the block never does.
+
+    Several processes, and programs in several parts, compile when they are called.
+
+    Args:
+        stages: of an experiment.
+    """
+    pool, futures = ThreadPoolExecutor(1, "compiler"), dict[Callable[..., Any], Future[Any]]()
+
+    def begin(program: Callable[..., Any], work: Callable[..., Any], *inputs: Any) -> None:
+        if program not in futures:
+            futures[program] = pool.submit(work, *inputs)
+
+    def train(index: int) -> None:
+        runner = stages[index].runner
+        if runner.lower is not None and jax.process_count() == 1:
+            begin(runner.run, runner.lower(counts_left(stages[index], {})).compile)
+
+    def follow(index: int) -> None:
+        stage = stages[index]
+        if stage.runner.run not in futures:
+            return
+        evaluations = [stage.evaluate] if event_periods(stage)["evaluate"] < stage.num_updates else []
+        for evaluate in (*evaluations, stage.evaluate_last):
+            begin(evaluate, _compile, evaluate, stage.runner.params(stage.runner.abstract))
+        for later in stages[index + 1 : index + 2]:
+            if later.runner.lower is not None:
+                begin(later.runner.run, _compile, later.runner, counts_left(later, {}))
+
+    def wait(program: Callable[..., Any]) -> None:
+        if program in futures:
+            futures[program].result()
+
+    try:
+        yield Ahead(train, follow, wait)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _compile(program: Any, inputs: Any) -> None:
+    program.lower(inputs).compile()
