@@ -1,9 +1,8 @@
 """What a run directory gives back: a policy that acts. Of checkpoints, only what acts is read."""
 
-import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import cache, partial
 from inspect import signature
 from pathlib import Path
@@ -17,7 +16,7 @@ from jaxagents.language.replies import make_reply, refuse_text
 from jaxagents.learners.reward_model import make_model_reward
 from jaxagents.training.acting import make_act
 from jaxagents.training.build import Experiment, Stage, build
-from jaxagents.training.checkpoints.manager import Checkpoints, Restored, open_checkpoints
+from jaxagents.training.checkpoints.manager import Restored, open_checkpoints
 from jaxagents.training.loop import checkpoint_folder
 from jaxagents.training.resuming import require_fields, tokenizer_of
 from jaxagents.training.run_directory import CONFIG_FILE, load_config
@@ -289,7 +288,7 @@ def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_
         folder = checkpoint_folder(run_dir, experiment, index, "last")
         metadata = None
         if folder.is_dir():
-            with _opened(folder) as checkpoints:
+            with closing(open_checkpoints(folder, read_only=True)) as checkpoints:
                 metadata = checkpoints.latest_metadata(acting=True)
         if metadata is None:
             continue
@@ -307,7 +306,7 @@ def _saved_tokenizer(folder: Path) -> bytes | None:
     """Returns the tokenizer that the parameters were trained with: training it again may give another one."""
     if not folder.is_dir():
         return None
-    with _opened(folder) as checkpoints:
+    with closing(open_checkpoints(folder, read_only=True)) as checkpoints:
         return tokenizer_of(checkpoints.latest_metadata(acting=True))
 
 
@@ -333,20 +332,6 @@ def _find_checkpoint(
 def _restore(folder: Path, stage: Stage, step: int | None, on_fallback: Callable[[str], Any]) -> Restored | None:
     if not folder.is_dir():
         return None
-    with _opened(folder) as checkpoints:
+    with closing(open_checkpoints(folder, read_only=True)) as checkpoints:
         runner = stage.runner
         return checkpoints.restore(runner.abstract, step=step, on_fallback=on_fallback, acting=runner.acting)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[Checkpoints]:
-    """Opens checkpoints for reading, without orbax's warnings that this is what happens."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        checkpoints = open_checkpoints(folder, read_only=True)
-    finally:
-        logger.setLevel(level)
-    with closing(checkpoints):
-        yield checkpoints

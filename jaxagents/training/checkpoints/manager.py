@@ -7,11 +7,13 @@ policy acts with is an item of its own, beside that of everything else, so that 
 
 import errno
 import json
+import logging
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -100,13 +102,25 @@ class _Folder:
         ocp = _orbax()
         prefix = "-".join(self.directory.parts[-3:])  # Folders open at once must not meet at each other's barriers.
         multiprocessing = ocp.options.MultiprocessingOptions(primary_host=0, barrier_sync_key_prefix=prefix)
-        options = ocp.CheckpointManagerOptions(
-            create=not self.read_only,
-            read_only=self.read_only,
-            cleanup_tmp_directories=not self.read_only,
-            multiprocessing_options=multiprocessing,
-        )
-        return ocp.CheckpointManager(self.directory, options=options)
+        with _errors_only() if self.read_only else nullcontext():  # orbax warns that this is what happens.
+            options = ocp.CheckpointManagerOptions(
+                create=not self.read_only,
+                read_only=self.read_only,
+                cleanup_tmp_directories=not self.read_only,
+                multiprocessing_options=multiprocessing,
+            )
+            return ocp.CheckpointManager(self.directory, options=options)
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _orbax() -> Any:
