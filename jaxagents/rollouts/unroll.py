@@ -10,6 +10,7 @@ from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.packing import pack_rows, unpack_rows
 from jaxagents.ops.rows import clear_first
 from jaxagents.policies.actor_critic import act
 from jaxagents.types import (
@@ -112,7 +113,8 @@ def make_rollout_collector(
         noise = draw_action_noise(policy, params, state, noise_key, num_steps)
         policy_noise = draw_policy_noise(policy, state, noise_key, num_steps)
 
-        def step(state: RolloutState, inputs: tuple[PyTree, PyTree, PyTree]):
+        def step(state: PyTree, inputs: tuple[PyTree, PyTree, PyTree]):
+            state = unpack_rows(state)
             draws_t, noise_t, policy_noise_t = inputs
             before = state.timestep
             policy_input = _policy_input(state, policy_noise_t)
@@ -128,11 +130,13 @@ def make_rollout_collector(
             )
             masks = {"agent_mask": before.info["agent_mask"]} if "agent_mask" in before.info else {}
             acted = (policy_input, action, distribution, masks)
-            return following, (acted, state.carry, after)
+            # Of the time step, all that is read below but what the next input holds.
+            result = after.replace(observation=None, action_mask=None)
+            return pack_rows(following, num_axes=1), pack_rows((acted, state.carry, result), num_axes=1)
 
-        final, ((inputs, action, distribution, masks), carry, after) = jax.lax.scan(
-            step, state, (draws, noise, policy_noise)
-        )
+        final, steps = jax.lax.scan(step, pack_rows(state, num_axes=1), (draws, noise, policy_noise))
+        final = unpack_rows(final)
+        (inputs, action, distribution, masks), carry, after = unpack_rows(steps)
         transition = make_transition(inputs, action, distribution.log_prob(action), after, **masks)
         carry = jax.tree.map(lambda steps, last: jnp.concatenate([steps, last[None]]), carry, final.carry)
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | _count_experience(after)
