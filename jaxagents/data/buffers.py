@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.data.sum_tree import get_leaves, init_sum_tree, sample_leaves, set_leaves
+from jaxagents.ops.packing import Rows, pack_rows, unpack_rows
 from jaxagents.types import Array, PyTree, State, Transition
 
 _SMALLEST_PRIORITY = 1e-6  # Zero is kept for sequences that do not exist.
@@ -44,7 +45,7 @@ class BufferState:
     """State of a buffer; S shards of R environments, of each of which the last L steps are kept in a ring.
 
     Attributes:
-        experience: leaves `[S, R, L, ...]`.
+        experience: leaves `[S, R, L, ...]`, the narrow ones beside each other.
         position: int32 `[S]`, where the next step is written, the same in all shards.
         num_steps: int32 `[S]`, steps held of each environment, the same in all shards.
         shard: int32 `[S]`, global index of each shard; random streams are folded in by it.
@@ -53,7 +54,7 @@ class BufferState:
         max_priority: float32 `[S]`, the largest value ever put in each tree. None without priorities.
     """
 
-    experience: Transition
+    experience: Rows
     position: Array
     num_steps: Array
     shard: Array
@@ -90,14 +91,14 @@ def make_uniform_buffer(
     def sample(state: BufferState, key: Array) -> tuple[Transition, Array, PyTree]:
         draw = partial(_draw_uniformly, num_samples=batch_size // num_shards, sequence_length=sequence_length)
         indices = jax.vmap(draw)(state, _fold_in(key, state.shard))
-        return _read(state, indices, sequence_length), jnp.ones(indices.size, jnp.float32), indices
+        return read(state, indices, sequence_length), jnp.ones(indices.size, jnp.float32), indices
 
     def set_priorities(state: BufferState, indices: Array, priority: Array) -> BufferState:
         del indices, priority
         return state
 
     def can_sample(state: BufferState) -> Array:
-        num_envs_of_shard = state.experience.terminated.shape[1]
+        num_envs_of_shard = _ring_shape(state, num_axes=3)[1]
         num_steps = jnp.min(state.num_steps)
         return (num_steps >= sequence_length) & (num_steps * num_envs_of_shard * num_shards >= min_size)
 
@@ -150,7 +151,8 @@ def make_prioritized_buffer(
 
     def init(transition: PyTree, num_envs: int) -> BufferState:
         state = uniform.init(transition, num_envs)
-        tree = init_sum_tree(num_envs // num_shards * state.experience.terminated.shape[2])
+        _, num_envs_of_shard, length = _ring_shape(state, num_axes=3)
+        tree = init_sum_tree(num_envs_of_shard * length)
         return state.replace(
             priorities=jnp.zeros((num_shards, *tree.shape)), max_priority=jnp.ones(num_shards, jnp.float32)
         )
@@ -166,7 +168,7 @@ def make_prioritized_buffer(
         # In an empty buffer all values are zero.
         values = jnp.maximum(jax.vmap(get_leaves)(state.priorities, indices), jnp.finfo(jnp.float32).tiny)
         weight = jnp.min(values, axis=1, keepdims=True) / values
-        return _read(state, indices, sequence_length), weight.reshape(-1), indices
+        return read(state, indices, sequence_length), weight.reshape(-1), indices
 
     def set_priorities(state: BufferState, indices: Array, priority: Array) -> BufferState:
         priority = priority.reshape(indices.shape)
@@ -205,10 +207,10 @@ def _init_state(transition: PyTree, num_envs: int, capacity: int, sequence_lengt
             f"`capacity` must be at least `num_envs * sequence_length`, got {capacity} for {num_envs} and "
             f"{sequence_length}; try {num_envs * sequence_length} or more."
         )
+    shape = (num_shards, num_envs // num_shards, length)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), transition)
     return BufferState(
-        experience=jax.tree.map(
-            lambda leaf: jnp.zeros((num_shards, num_envs // num_shards, length, *leaf.shape), leaf.dtype), transition
-        ),
+        experience=pack_rows(empty, num_axes=3),
         position=jnp.zeros(num_shards, jnp.int32),
         num_steps=jnp.zeros(num_shards, jnp.int32),
         shard=jnp.arange(num_shards, dtype=jnp.int32),
@@ -229,7 +231,7 @@ def _fold_in(key: Array, shard: Array) -> Array:
 
 def _write(state: BufferState, rows: Transition) -> BufferState:
     """Writes new steps `[R, T, ...]` in one shard."""
-    num_new_steps, length = rows.terminated.shape[1], state.experience.terminated.shape[1]
+    num_new_steps, length = rows.terminated.shape[1], _ring_shape(state, num_axes=2)[1]
     if num_new_steps > length:
         raise ValueError(
             f"`capacity` must hold a whole rollout, got {length} steps of each environment for one of {num_new_steps}; "
@@ -237,7 +239,9 @@ def _write(state: BufferState, rows: Transition) -> BufferState:
         )
     time = (state.position + jnp.arange(num_new_steps)) % length
     return state.replace(
-        experience=jax.tree.map(lambda ring, new: ring.at[:, time].set(new), state.experience, rows),
+        experience=jax.tree.map(
+            lambda ring, new: ring.at[:, time].set(new), state.experience, pack_rows(rows, num_axes=2)
+        ),
         position=(state.position + num_new_steps) % length,
         num_steps=jnp.minimum(state.num_steps + num_new_steps, length),
     )
@@ -245,17 +249,17 @@ def _write(state: BufferState, rows: Transition) -> BufferState:
 
 def _draw_uniformly(state: BufferState, key: Array, *, num_samples: int, sequence_length: int) -> Array:
     """Draws complete sequences of one shard: indices int32 `[num_samples]`."""
-    rows, length = state.experience.terminated.shape
-    row_key, start_key = jax.random.split(key)
-    row = jax.random.randint(row_key, (num_samples,), 0, rows)
+    rows, length = _ring_shape(state, num_axes=2)
     num_starts = jnp.maximum(state.num_steps - sequence_length + 1, 1)
-    start = jax.random.randint(start_key, (num_samples,), 0, num_starts)
+    # One draw of the pair: on small networks, every draw is a good part of an update.
+    drawn = jax.random.randint(key, (num_samples,), 0, rows * num_starts)
+    row, start = drawn // num_starts, drawn % num_starts
     return row * length + (state.position - state.num_steps + start) % length
 
 
 def _new_priorities(state: BufferState, *, num_new_steps: int, sequence_length: int) -> tuple[Array, Array]:
     """Returns the leaves of one shard that new steps concern, and their values, `[K]` each."""
-    rows, length = state.experience.terminated.shape
+    rows, length = _ring_shape(state, num_axes=2)
     offset = jnp.arange(1 - sequence_length, num_new_steps)
     if offset.size > length:
         raise ValueError(
@@ -269,11 +273,17 @@ def _new_priorities(state: BufferState, *, num_new_steps: int, sequence_length: 
     return indices.reshape(-1), values.reshape(-1)
 
 
-def _read(state: BufferState, indices: Array, sequence_length: int) -> Transition:
+def read(state: BufferState, indices: Array, sequence_length: int) -> Transition:
     """Reads the sequences that begin at `indices` `[S, K]`: leaves `[sequence_length, S K, ...]`."""
-    length = state.experience.terminated.shape[2]
+    length = _ring_shape(state, num_axes=3)[2]
     row, start = indices // length, indices % length
     time = (start[..., None] + jnp.arange(sequence_length)[None, None]) % length
     shard = jnp.arange(indices.shape[0])[:, None, None]
     sequences = jax.tree.map(lambda leaf: leaf[shard, row[..., None], time], state.experience)
-    return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])).swapaxes(0, 1), sequences)
+    steps = jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])).swapaxes(0, 1), sequences)
+    return unpack_rows(steps)
+
+
+def _ring_shape(state: BufferState, *, num_axes: int) -> tuple[int, ...]:
+    """Returns the sizes that all experience shares: shards, of all of them, and of each environments and steps."""
+    return jax.tree.leaves(state.experience)[0].shape[:num_axes]

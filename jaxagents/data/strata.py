@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.data.buffers import Buffer, BufferState, make_uniform_buffer
+from jaxagents.data.buffers import Buffer, BufferState, make_uniform_buffer, read
+from jaxagents.ops.packing import unpack_rows
 from jaxagents.types import Array, PyTree, Transition
 
 
@@ -41,7 +42,7 @@ def make_stratified_buffer(
 
     def draw(state: BufferState, key: Array) -> Array:
         """Draws steps of one shard, int32 `[num_drawn]`."""
-        marked = state.experience.extras[mark]
+        marked = unpack_rows(state.experience).extras[mark]
         length = marked.shape[1]
         age = (state.position - 1 - jnp.arange(length)) % length
         held = jnp.broadcast_to((age < state.num_steps)[None], marked.shape).reshape(-1)
@@ -52,11 +53,7 @@ def make_stratified_buffer(
 
     def sample(state: BufferState, key: Array) -> tuple[Transition, Array, PyTree]:
         indices = jax.vmap(draw)(state, jax.vmap(jax.random.fold_in, (None, 0))(key, state.shard))
-        length = state.experience.terminated.shape[2]
-        shard = jnp.arange(indices.shape[0])[:, None]  # Of this device.
-        steps = jax.tree.map(lambda leaf: leaf[shard, indices // length, indices % length], state.experience)
-        steps = jax.tree.map(lambda leaf: leaf.reshape(1, -1, *leaf.shape[2:]), steps)
-        return steps, jnp.ones(indices.size, jnp.float32), indices
+        return read(state, indices, 1), jnp.ones(indices.size, jnp.float32), indices
 
     return uniform._replace(init=init, sample=sample)
 
