@@ -252,11 +252,19 @@ def _update_if(
 ) -> tuple[State, dict[str, Any]]:
     """Updates the learner where `ready`, otherwise returns its state and metrics of zeros."""
 
+    update = jax.jit(learner.update, inline=True)  # Python runs it once for all that is below.
+
     def skip(state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
-        _, shapes = jax.eval_shape(learner.update, state, key, sample)
+        _, shapes = jax.eval_shape(update, state, key, sample)
         return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-    return jax.lax.cond(ready, learner.update, skip, state, key, sample)
+    def select(state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
+        updated = update(state, key, sample)
+        return jax.tree.map(lambda new, old: jnp.where(ready, new, old), updated, skip(state, key, sample))
+
+    # At a branch, a GPU would wait for the host, and copy all that the branch returns.
+    branch = partial(jax.lax.cond, ready, update, skip)
+    return jax.lax.platform_dependent(state, key, sample, cuda=select, rocm=select, default=branch)
 
 
 def _mean(values: Any, axis_name: str | None) -> Array:

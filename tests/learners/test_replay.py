@@ -64,6 +64,20 @@ def test_waits_until_the_buffer_can_be_sampled_then_updates(uniform):
     assert update._cache_size() == 1
 
 
+def test_a_gpu_selects_what_a_cpu_branches_to(uniform, monkeypatch):
+    """The program for a GPU has no branch, for which it would wait; its numbers are those of the other."""
+    state = uniform.init(KEY)
+    expected = [jax.jit(uniform.update)(state, KEY, ROLLOUT)]
+    expected.append(jax.jit(uniform.update)(expected[0][0], KEY, ROLLOUT))
+    assert "cond[" in str(jax.make_jaxpr(uniform.update)(state, KEY, ROLLOUT))
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cuda, **others: cuda(*args))
+    assert "cond[" not in str(jax.make_jaxpr(lambda *args: uniform.update(*args))(state, KEY, ROLLOUT))
+    actual = [jax.jit(lambda *args: uniform.update(*args))(state, KEY, ROLLOUT)]
+    actual.append(jax.jit(lambda *args: uniform.update(*args))(actual[0][0], KEY, ROLLOUT))
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    assert float(actual[0][0].params) == 0.0 and float(actual[1][0].params) == 12.0
+
+
 @pytest.mark.exhaustive
 def test_starts_from_given_parameters_and_works_without_jit(uniform):
     state = uniform.init(KEY, jnp.float32(7.0))
