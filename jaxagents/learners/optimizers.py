@@ -66,6 +66,8 @@ def apply_updates(
     learned = optax.apply_updates(learned, updates)
     if flags is not None:
         learned = jax.tree.map(lambda flag, old, new: new if flag else old, flags, params, learned)
+    if getattr(optimizer, "flat", False):  # The vector that clipping reads as well: one sum, not one for every array.
+        grads = jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(grads)])
     return learned, opt_state, optax.global_norm(grads)
 
 
@@ -74,9 +76,11 @@ class Rated(optax.GradientTransformationExtraArgs):
 
     Attributes:
         rate: `(opt_state) -> float32`, of the next step, schedule included.
+        flat: whether it works on one vector of all parameters.
     """
 
     rate: Callable[[optax.OptState], Array]
+    flat: bool = False
 
 
 def learning_rate_of(optimizer: optax.GradientTransformation, opt_state: optax.OptState) -> dict[str, Array]:
@@ -342,7 +346,9 @@ def _descend(
         height = state[-1].hyperparams["learning_rate"]
         return height if schedule is None else height * schedule(state[-2].count)
 
-    return _with_rate(optax.flatten(optimizer) if flatten else optimizer, rate)
+    rated = _with_rate(optax.flatten(optimizer) if flatten else optimizer, rate)
+    rated.flat = flatten
+    return rated
 
 
 def _with_rate(optimizer: optax.GradientTransformation, rate: Callable[[Any], Array]) -> Rated:

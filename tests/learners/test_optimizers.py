@@ -75,6 +75,14 @@ def test_clipping_reaches_adam_after_the_norm_changed():
     assert float(free[-1]["a"][0]) > 0.7 + 1e-3
 
 
+def test_the_norm_of_gradients_is_that_before_clipping_whether_flat_or_not():
+    grads = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}
+    for flatten in (False, True):
+        optimizer = make_adam(max_gradient_norm=1.0, flatten=flatten)
+        assert optimizer.flat is flatten
+        assert float(apply_updates(grads, grads, optimizer.init(grads), optimizer)[2]) == 5.0
+
+
 def test_annealing_ends_at_zero():
     history = run(make_adam(4, learning_rate=0.1, anneal=True, max_gradient_norm=1.0, epsilon=1e-8), 6)
     values = np.array([1.0, *(float(params["a"][0]) for params in history)])
