@@ -103,15 +103,23 @@ def rotary_angles(positions: Array, frequencies: Sequence[float]) -> tuple[Array
     Returns:
         `(cos, cos)` and `(-sin, sin)` of the angles, each float32 `[B, S, 1, R]`, R rotated features.
     """
-    half = len(frequencies)
     angles = positions[..., None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None]
+    wide = functools.partial(jax.lax.platform_dependent, cpu=_widen_on_cpu, default=_widen)
+    cosine, sine = wide(jnp.cos(angles), jnp.sin(angles))
+    return cosine[:, :, None], sine[:, :, None]
+
+
+def _widen(cosine: Array, sine: Array) -> tuple[Array, Array]:
+    """Puts the factors of both halves beside each other."""
+    return jnp.concatenate([cosine, cosine], axis=-1), jnp.concatenate([-sine, sine], axis=-1)
+
+
+def _widen_on_cpu(cosine: Array, sine: Array) -> tuple[Array, Array]:
     # Exact products with ones: XLA:CPU fuses anything else into every layer and computes the sines there for every
     # head, and an optimization barrier is gone by then.
-    same = np.eye(half, dtype=np.float32)
+    same = np.eye(cosine.shape[-1], dtype=np.float32)
     expand = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
-    cosine = expand(jnp.cos(angles), np.concatenate([same, same], axis=1))
-    sine = expand(jnp.sin(angles), np.concatenate([-same, same], axis=1))
-    return cosine[:, :, None], sine[:, :, None]
+    return expand(cosine, np.concatenate([same, same], axis=1)), expand(sine, np.concatenate([-same, same], axis=1))
 
 
 def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
@@ -149,17 +157,27 @@ def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool 
     if is_fused(query, width):
         return _attend_fused(query, key, value, bias, causal=causal and length == width)
     query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
+    half = value.dtype != jnp.float32
+    if half and length == 1 < groups:
+        # GPUs take rows in eights: padded here, scores and weights are not copied into something wider.
+        query = jnp.pad(query, ((0, 0), (0, 0), (0, -groups % 8), (0, 0), (0, 0)))
+    rows = query.shape[2]
     # One query per head is a product with a vector, for which XLA:CPU has better code than for a thin matrix.
-    single = length == groups == 1
-    query = query.reshape(batch, key_heads, *([] if single else [groups * length]), features)
+    single = length == rows == 1
+    query = query.reshape(batch, key_heads, *([] if single else [rows * length]), features)
     equations = ("bkf,bkwf->bkw", "bkw,bkwf->bkf") if single else ("bkqf,bkwf->bkqw", "bkqw,bkwf->bkqf")
     scores = jnp.einsum(equations[0], query, key, preferred_element_type=jnp.float32)
-    scores = scores.reshape(batch, key_heads, groups, length, width) + bias[:, None, None]
-    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
-    total = jnp.sum(weights, axis=-1, keepdims=True).astype(value.dtype)
+    scores = scores.reshape(batch, key_heads, rows, length, width) + bias[:, None, None]
+    if half:
+        weights, total = jax.nn.softmax(scores, axis=-1), None  # One kernel on a GPU.
+    else:
+        # On a CPU, dividing the output is less work than dividing the weights.
+        weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+        total = jnp.sum(weights, axis=-1, keepdims=True)
     weights = weights.astype(value.dtype).reshape(*query.shape[:-1], width)
-    output = jnp.einsum(equations[1], weights, value).reshape(batch, key_heads, groups, length, features)
-    return (output / total).transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, features)
+    output = jnp.einsum(equations[1], weights, value).reshape(batch, key_heads, rows, length, features)[:, :, :groups]
+    output = output if total is None else output / total
+    return output.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, features)
 
 
 def _attend_fused(query: Array, key: Array, value: Array, bias: Array, *, causal: bool) -> Array:

@@ -124,6 +124,28 @@ def test_a_sight_is_causal_and_bits_are_not_taken_to_be(monkeypatch, scanned):
     assert set(masks) == {True}
 
 
+@pytest.mark.parametrize("heads", [14, 16, 2])
+def test_decoding_in_half_precision_is_that_in_full_precision(heads):
+    """Seven queries of a key are padded to eight, which nobody sees."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    query = jax.random.normal(keys[0], (3, 1, heads, 8), jnp.bfloat16)
+    key, value = (jax.random.normal(k, (3, 2, 11, 8), jnp.bfloat16) for k in keys[1:3])
+    bias = mask_bias(jax.random.bernoulli(keys[3], 0.7, (3, 1, 11)))
+    exact = attend(*(x.astype(jnp.float32) for x in (query, key, value)), bias)
+    output = attend(query, key, value, bias)
+    assert output.shape == exact.shape and output.dtype == jnp.bfloat16
+    np.testing.assert_allclose(output.astype(jnp.float32), exact, atol=0.02)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_angles_are_the_same_on_every_platform(monkeypatch, platform):
+    positions, frequencies = jnp.array([[0, 1, 100]]), rotary_frequencies(6)
+    expected = rotary_angles(positions, frequencies)
+    choose = lambda *args, cpu, default: (cpu if platform == "cpu" else default)(*args)  # noqa: E731
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    jax.tree.map(np.testing.assert_array_equal, rotary_angles(positions, frequencies), expected)
+
+
 def test_rotation_by_hand():
     assert rotary_frequencies(4, 100.0) == (1.0, pytest.approx(0.1))
     angles = rotary_angles(jnp.array([[0, 1]]), (np.pi / 2,))
