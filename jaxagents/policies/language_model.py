@@ -1,15 +1,19 @@
 """Language models as records of functions, and statistics of given tokens under them."""
 
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxagents.networks.transformer import Transformer
 from jaxagents.types import Array, CausalMask, LanguageModel, Params, PyTree, TokenStatistics
 
 _LOGITS_ON_CPU, _MOST_LOGITS = 2**24, 2**30
+_KEPT = "token_statistics"  # Name of what the backward pass does not compute again.
 _BYTES_PER_LOGIT = 64  # Of the memory: logits and copies take about 13, a fifth of it.
 
 
@@ -100,7 +104,8 @@ def token_statistics(
     flat_hidden = jnp.pad(hidden.reshape(num_positions, -1), ((0, padding), (0, 0)))
     flat_tokens = jnp.pad(tokens.reshape(num_positions), (0, padding))
     chunks = (flat_hidden.reshape(num_chunks, chunk, -1), flat_tokens.reshape(num_chunks, chunk))
-    result = jax.lax.map(jax.checkpoint(lambda inputs: statistics(*inputs)), chunks)
+    policy = jax.checkpoint_policies.save_only_these_names(_KEPT)
+    result = jax.lax.map(jax.checkpoint(lambda inputs: statistics(*inputs), policy=policy), chunks)
     return jax.tree.map(lambda x: x.reshape(-1)[:num_positions].reshape(tokens.shape), result)
 
 
@@ -118,15 +123,50 @@ def _logits_of_device() -> int:
 
 def _statistics(logits: Array, tokens: Array, fields: Collection[str]) -> TokenStatistics:
     """Computes the statistics from logits `[..., V]`."""
-    shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    log_prob, entropy = _compute(logits, tokens, tuple(name in fields for name in ("log_prob", "entropy")))
+    return TokenStatistics(log_prob=log_prob, entropy=entropy)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _compute(logits: Array, tokens: Array, wanted: tuple[bool, ...]) -> tuple[Array | None, Array | None]:
+    """Computes log-probabilities and entropies; the backward pass reads the logits once.
+
+    With `p` the probabilities, the gradients of `log p_k` and of the entropy `H` are `1_k - p` and `-p (log p + H)`.
+    """
+    return _compute_forward(logits, tokens, wanted)[0]
+
+
+def _compute_forward(logits: Array, tokens: Array, wanted: tuple[bool, ...]) -> tuple[Any, Any]:
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    shifted = logits - largest
     unnormalized = jnp.exp(shifted)
     total = jnp.sum(unnormalized, axis=-1)
     log_total = jnp.log(total)
     log_prob = entropy = None
-    if "log_prob" in fields:
-        vocabulary = jnp.arange(logits.shape[-1]).reshape((1,) * tokens.ndim + (-1,))
+    if wanted[0]:
         # A comparison and a sum: the gradient of a gather is a scatter, slow on every backend.
-        log_prob = jnp.sum(jnp.where(vocabulary == tokens[..., None], shifted, 0.0), axis=-1) - log_total
-    if "entropy" in fields:
+        log_prob = jnp.sum(jnp.where(_is_token(logits, tokens), shifted, 0.0), axis=-1) - log_total
+    if wanted[1]:
         entropy = log_total - jnp.sum(unnormalized * shifted, axis=-1) / total
-    return TokenStatistics(log_prob=log_prob, entropy=entropy)
+    kept = checkpoint_name((largest, total, entropy), _KEPT)
+    return (log_prob, entropy), (logits, tokens, kept)
+
+
+def _compute_backward(wanted: tuple[bool, ...], residuals: Any, gradients: Any) -> tuple[Array, None]:
+    (logits, tokens, (largest, total, entropy)), (of_log_prob, of_entropy) = residuals, gradients
+    shifted, total = logits - largest, total[..., None]
+    probability = jnp.exp(shifted) / total
+    gradient = jnp.zeros_like(logits)
+    if wanted[0]:
+        of_log_prob = of_log_prob[..., None]
+        gradient = jnp.where(_is_token(logits, tokens), of_log_prob, 0.0) - of_log_prob * probability
+    if wanted[1]:
+        gradient -= of_entropy[..., None] * probability * (shifted - jnp.log(total) + entropy[..., None])
+    return gradient, None
+
+
+_compute.defvjp(_compute_forward, _compute_backward)
+
+
+def _is_token(logits: Array, tokens: Array) -> Array:
+    return jnp.arange(logits.shape[-1]).reshape((1,) * tokens.ndim + (-1,)) == tokens[..., None]

@@ -94,6 +94,16 @@ def test_many_logits_never_exist_at_once():
     assert "f32[4,3,7]" not in text  # Residuals stacked over chunks.
 
 
+def test_the_backward_pass_makes_the_logits_again_and_sums_them_up_no_second_time():
+    def loss(params):
+        statistics = token_statistics(MODEL, params, HIDDEN, TOKENS, max_logits=21)
+        return jnp.sum(statistics.log_prob) + jnp.sum(statistics.entropy)
+
+    text = str(jax.make_jaxpr(jax.value_and_grad(loss))(PARAMS))
+    assert text.count(" reduce_max[") == 1
+    assert text.count(" exp ") == 2  # Once in each pass.
+
+
 @pytest.mark.parametrize(("backend", "chunks"), [("cpu", 2), ("gpu", 1)])
 def test_more_logits_exist_at_once_on_accelerators(monkeypatch, backend, chunks):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
