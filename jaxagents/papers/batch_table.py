@@ -40,12 +40,13 @@ class Measured(NamedTuple):
     Attributes:
         arm: its name.
         role: BASELINE or METHOD.
-        word: by the rule of `describe`; "" of the first baseline.
+        rival: the baseline that it is compared with; "" of the first baseline, and of arms that are compared with none.
+        word: by the rule of `describe`; "" without a rival.
         values: of the study's metric by seed; diverged runs have none.
         start: the metric of what the runs started from, by seed.
         further: of the study's other metrics by name, values by seed.
         mean: with its 95 % interval; None without a value.
-        difference: to the first baseline with its 95 % interval, more than 0 where the arm is better.
+        difference: to the rival with its 95 % interval, more than 0 where the arm is better.
         p: of the difference, adjusted by Holm over all arms of the batch.
         trials: settings that were tried on the arm besides its own.
         diverged: runs that ended in infinite or NaN parameters.
@@ -56,6 +57,7 @@ class Measured(NamedTuple):
 
     arm: str
     role: str
+    rival: str
     word: str
     values: Mapping[int, float]
     start: Mapping[int, float]
@@ -123,9 +125,10 @@ def measure_batch(
     stopped = any(finding.outcome == NOT_HELD for finding in checks)
     values = {name: _values([*of_arm.values()], study.metric) for name, of_arm in runs.items()}
     first = study.arms[0].name if study.arms else ""
-    base = values.get(first, {})
-    compared = [name for name, of in values.items() if name != first and min(len(of), len(base)) >= 2]
-    pairs = {name: by_seed(values[name], base) for name in compared}
+    rivals = {arm.name: _rival_of(arm.name, study) for arm in batch.arms}
+    base = {name: values.get(rival, {}) for name, rival in rivals.items()}
+    compared = [name for name, of in values.items() if rivals[name] and min(len(of), len(base[name])) >= 2]
+    pairs = {name: by_seed(values[name], base[name]) for name in compared}
     adjusted = dict(zip(compared, holm([paired_or_welch_p_value(*pairs[name]) for name in compared])))
     rows = []
     for name in (arm.name for arm in batch.arms):
@@ -133,18 +136,19 @@ def measure_batch(
             continue
         of_arm = values.get(name, {})
         mean = t_interval(np.asarray([*of_arm.values()])) if of_arm else None
-        difference, word = None, NOT_RUN if name != first else ""
+        difference, word = None, NOT_RUN if rivals[name] else ""
         if name in adjusted:
             difference = _signed(paired_or_welch_interval(*pairs[name]), sign)
             at_once = _signed(paired_or_welch_interval(*pairs[name], 1.0 - _LEVEL / len(compared)), sign)
             word = describe(difference, adjusted[name], at_once, study.smallest_effect)
-            word = NO_HEADROOM if stopped else word if min(len(of_arm), len(base)) >= LEAST_SEEDS else FEW
+            word = NO_HEADROOM if stopped else word if min(len(of_arm), len(base[name])) >= LEAST_SEEDS else FEW
         mine = [*runs.get(name, {}).values()]
         tried = {tuple(line.overrides) for line in lines if line.arm == name and line.overrides}
         rows.append(
             Measured(
                 arm=name,
                 role=BASELINE if name in {arm.name for arm in study.arms} else METHOD,
+                rival=rivals[name],
                 word=word,
                 values=of_arm,
                 start=_values(mine, study.metric, at_start=True),
@@ -162,6 +166,11 @@ def measure_batch(
     order = {row.arm: -(row.difference.mean if row.difference is not None else -math.inf) for row in rows}
     rows.sort(key=lambda row: (row.role != BASELINE, row.arm != first, order[row.arm]))
     return rows, checks
+
+
+def _rival_of(arm: str, study: Study) -> str:
+    first = study.arms[0].name if study.arms else ""
+    return "" if arm == first else study.rivals.get(arm, first) or ""
 
 
 def counted_lines(batch: Paper, lines: Sequence[Line], composed: Mapping[str, Composed]) -> dict[str, dict[int, Line]]:
@@ -205,9 +214,9 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
         *[markdown_row(*cells_of(row), *[f"{row.mean_of(name):.3g}" for name in further]) for row in rows],
         "\n",
         *[f"- {line}\n" for line in notes_of(rows, checks)],
-        f"\nDifferences are to `{first}`, more than 0 where an arm is better, with Welch's 95 % intervals; they are "
-        "paired by seed where the measured correlation pays for it. p is adjusted by Holm over the arms. Trials are "
-        "settings that were tried besides the arm's own.\n",
+        f"\nDifferences are to `{first}`{_others(rows, first)}, more than 0 where an arm is better, with Welch's 95 % "
+        "intervals; they are paired by seed where the measured correlation pays for it. p is adjusted by Holm over the "
+        "arms. Trials are settings that were tried besides the arm's own.\n",
         f"\nRun it: `python experiments/reproduce.py study={study.id.partition('/')[2]}`.\n",
         *([f"\n## How the setting was found\n\n{study.notes.strip()}\n"] if study.notes else []),
     ]
@@ -215,18 +224,20 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
     return path
 
 
+def _others(rows: Sequence[Measured], first: str) -> str:
+    """Returns the arms that are compared with another baseline."""
+    named = [f"of `{row.arm}` to `{row.rival}`" for row in rows if row.rival not in ("", first)]
+    return f" (but {', '.join(named)})" if named else ""
+
+
 def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
     """Lays out the differences of all arms to the first baseline, in units of the smallest effect."""
     first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
     compared = {row.arm: row for row in rows if row.difference is not None}
-    findings = {
-        name: [
-            Finding(
-                Expectation(study.metric, "higher", (name, first), study.smallest_effect), "", row.word, row.difference
-            )
-        ]
-        for name, row in compared.items()
-    }
+    findings = {}
+    for name, row in compared.items():
+        expected = Expectation(study.metric, "higher", (name, row.rival), study.smallest_effect)
+        findings[name] = [Finding(expected, "", row.word, row.difference)]
     forest = lay_out_forest(f"Differences to {first} in units of {study.smallest_effect:g}: {study.id}", findings)
     return forest._replace(caption=f"in units of {study.smallest_effect:g}, the smallest effect worth having (green)")
 

@@ -2,8 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +72,8 @@ class Study:
         arms: baselines that papers share; methods are compared with the first one.
         methods: arms that switch on methods of `configs/method`; see `library.load_batch` for those of papers.
         checks: what baselines must show for the question to have an answer.
+        rivals: by arm, the baseline that it is compared with in place of the first one, as their world is another;
+            null: with none.
         experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
         overrides: of all arms.
         arguments: of all functions; an arm's own come first, and before them those of a variant that it takes.
@@ -99,6 +101,7 @@ class Study:
     arms: tuple[Arm, ...] = ()
     methods: tuple[Arm, ...] = ()
     checks: tuple[Expectation, ...] = ()
+    rivals: Mapping[str, str | None] = field(default_factory=dict)
     experiment: str | None = None
     overrides: tuple[str, ...] = ()
     arguments: Mapping[str, Any] | None = None
@@ -221,6 +224,7 @@ def make_study(values: Mapping[str, Any]) -> Study:
     methods = _make_arms(_method_nodes(values.get("methods")), *shared)
     if twice := {arm.name for arm in arms} & {arm.name for arm in methods}:
         raise ValueError(f"`methods` must have other names than the baselines, got {min(twice)} in both.")
+    _require_rivals(values.get("rivals", {}), {arm.name for arm in arms}, {arm.name for arm in methods})
     higher = values.get("higher_is_better", True)
     names = [*(arm.name for arm in arms), *([START] if values.get("start") else [])]
     made: dict[str, Any] = {
@@ -236,6 +240,17 @@ def make_study(values: Mapping[str, Any]) -> Study:
         made["when_quick"] = make_section(Variant, "when_quick", {**node, **lists})
     made |= {name: _texts(name, values[name]) for name in ("overrides", "metrics") if name in values}
     return make_section(Study, "study", values | made)
+
+
+def _require_rivals(rivals: Mapping[str, Any], baselines: Collection[str], methods: Collection[str]) -> None:
+    """Refuses rivals of arms that are not there, or that are no baselines."""
+    for arm, rival in rivals.items():
+        if arm not in (*baselines, *methods):
+            raise ValueError(f"`rivals` must be of arms, got {arm!r}; try {nearest(arm, [*baselines, *methods])}.")
+        if rival is not None and rival not in baselines:
+            raise ValueError(
+                f"`rivals.{arm}` must be one of the baselines {', '.join(baselines)} or null, got {rival!r}."
+            )
 
 
 def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any] | None = None) -> Paper:

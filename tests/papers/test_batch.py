@@ -77,6 +77,23 @@ def test_less_is_better_where_the_study_says_so(calls, tmp_path):
     assert [*rows] == ["base", "down", "same", "up"]
 
 
+def test_arms_of_another_world_are_compared_with_a_baseline_of_theirs_or_with_none(calls, tmp_path):
+    arms = {"base": TARGET, "elsewhere": {**TARGET, "offset": 5.0}}
+    of = batch(arms=arms, methods={"up": 1.0, "far": 5.5}, rivals={"elsewhere": None, "far": "elsewhere"})
+    run_batch(of, request(tmp_path))
+    rows, _ = measure(of, tmp_path)
+    assert {name: row.rival for name, row in rows.items()} == {
+        "base": "",
+        "elsewhere": "",
+        "up": "base",
+        "far": "elsewhere",
+    }
+    assert rows["far"].difference.mean == pytest.approx(0.5) and rows["up"].difference.mean == pytest.approx(1.0)
+    assert rows["elsewhere"].difference is None and rows["elsewhere"].word == "" and rows["far"].word == BETTER
+    page = write_batch_page(tmp_path / "results", of, [*rows.values()], []).read_text(encoding="utf-8")
+    assert "Differences are to `base` (but of `far` to `elsewhere`), more" in page and "2 differences" in page
+
+
 def test_without_headroom_no_arm_has_a_word_of_its_own(calls, tmp_path):
     of = batch(checks=[{"arm": "base", "above": 50.0}])
     run_batch(of, request(tmp_path))
@@ -167,6 +184,8 @@ def test_seeds_of_verdicts_are_refused(tmp_path):
     [
         ({"methods": ["a", "a"]}, "`methods` must have every name once, got a twice"),
         ({"methods": [{"base": []}]}, "`methods` must have other names than the baselines, got base"),
+        ({"rivals": {"bas": None}}, "`rivals` must be of arms, got 'bas'; try base"),
+        ({"rivals": {"base": "up"}}, "`rivals.base` must be one of the baselines base or null, got 'up'"),
         ({"smallest_effect": 0.0}, "`smallest_effect` must be more than 0, got 0"),
     ],
 )
