@@ -19,7 +19,8 @@ def main(config: DictConfig) -> None:
     from jaxagents.reporting.tables import print_speeds
 
     rows, values = suites.run_suite(config, Path(__file__).parents[1] / "configs")
-    print_speeds(f"suite={config.suite}", rows)
+    if rows:
+        print_speeds(f"suite={config.suite}", rows)
     print(json.dumps(values))
 
 

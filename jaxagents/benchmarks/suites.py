@@ -18,6 +18,7 @@ from jaxagents.benchmarks.algorithms import rows_of, run_rows
 from jaxagents.benchmarks.compiled_loop import make_compiled_loop, make_lakes, sample_tasks
 from jaxagents.benchmarks.environments import environment_subject
 from jaxagents.benchmarks.games import METHODS, cfr_subject, exploitability_of
+from jaxagents.benchmarks.kernels import count_kernels, kernels_per_token
 from jaxagents.benchmarks.language import generation_subject, make_model, supervised_subject, training_flops
 from jaxagents.benchmarks.large_language import measure_large
 from jaxagents.benchmarks.peers.host_loop import Game, Loop, make_host_loop
@@ -32,6 +33,9 @@ from jaxagents.benchmarks.training import startup_seconds, train_and_evaluate, t
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.openspiel import from_openspiel
 from jaxagents.language.tokenizers import word_level
+from jaxagents.networks.decoder import Decoder
+from jaxagents.policies.language_model import make_language_model
+from jaxagents.training.build import build, resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.config import DevicesConfig
 from jaxagents.training.launch import prepare_backend
@@ -62,6 +66,7 @@ def run_suite(config: Any, config_folder: Path) -> tuple[Rows, dict[str, float]]
         "large_lm": _large_lm,
         "worlds": _worlds,
         "scale": _scale,
+        "kernels": _kernels,
     }
     if config.suite not in suites:
         raise ValueError(f"`suite` must be one of {', '.join(suites)}, got {config.suite!r}.")
@@ -319,6 +324,21 @@ def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str
             more_rows, more_values = _contest(name, loops, game.num_groups * game.group_size, config.repeats)
             rows, values = rows | more_rows, values | more_values
     return rows, _flat(rows, "episodes_per_second") | values
+
+
+def _kernels(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
+    """Compiles programs for this device and counts what they launch; nothing runs."""
+    settings, large = config.kernels, config.large_lm
+    choices = {name: f"experiment={name}" for name in settings.experiments}
+    choices |= {name: config.contests[name] for name in settings.contests}
+    values: dict[str, float] = {}
+    for name, of_one in choices.items():
+        composed = compose(config_folder, *of_one.split(), f"quick={str(config.quick).lower()}")
+        stage = build(resolve(composed)).stages[-1]
+        values[f"{name}/kernels_per_update"] = count_kernels(stage.runner.lower({}).compile().as_text() or "").total  # type: ignore[misc]
+    model = make_language_model(large.vocab_size, network=partial(Decoder, **large.network, **large.settings))
+    values["large_lm/kernels_per_token"] = kernels_per_token(model, **large.generate)
+    return {}, values
 
 
 def _torch_device() -> str:
