@@ -49,7 +49,7 @@ def compile_ahead(stages: Sequence[Stage]) -> Iterator[Ahead]:
 
     def follow(index: int) -> None:
         stage = stages[index]
-        if stage.runner.run not in futures:
+        if stage.runner.run not in futures or stage.evaluate_last in futures:
             return
         evaluations = [stage.evaluate] if event_periods(stage)["evaluate"] < stage.num_updates else []
         for evaluate in (*evaluations, stage.evaluate_last):
