@@ -251,8 +251,9 @@ def _draw_uniformly(state: BufferState, key: Array, *, num_samples: int, sequenc
     """Draws complete sequences of one shard: indices int32 `[num_samples]`."""
     rows, length = _ring_shape(state, num_axes=2)
     num_starts = jnp.maximum(state.num_steps - sequence_length + 1, 1)
-    # One draw of the pair: on small networks, every draw is a good part of an update.
-    drawn = jax.random.randint(key, (num_samples,), 0, rows * num_starts)
+    # One draw of 32 bits for the pair, whose probabilities are equal up to a share of rows x starts / 2^32: on small
+    # networks, every draw is a good part of an update.
+    drawn = (jax.random.bits(key, (num_samples,)) % (rows * num_starts).astype(jnp.uint32)).astype(jnp.int32)
     row, start = drawn // num_starts, drawn % num_starts
     return row * length + (state.position - state.num_steps + start) % length
 

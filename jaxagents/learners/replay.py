@@ -110,8 +110,8 @@ def with_replay(
             ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
         exponent = settings.open(state.settings)[0]["importance_exponent"]
 
-        def step(state: ReplayState, key: Array) -> tuple[ReplayState, Metrics]:
-            sample_key, update_key = jax.random.split(key)
+        def step(state: ReplayState, keys: Array) -> tuple[ReplayState, Metrics]:
+            sample_key, update_key = keys
             transition, weight, indices = buffer.sample(state.buffer, sample_key)
             sample = _to_sample(transition, weight**exponent)
             # The buffer stays outside of the `cond`, which may copy what it returns.
@@ -125,7 +125,7 @@ def with_replay(
                 metrics["priority"] = _mean(priority, axis_name)
             return state.replace(inner=inner, buffer=buffer_state), metrics
 
-        keys = jax.random.split(key, updates_per_rollout)
+        keys = jax.random.split(key, (updates_per_rollout, 2))
         state, metrics = jax.lax.scan(step, state.replace(buffer=buffer_state), keys)
         return state.replace(settings=settings.close(state.settings)), _reduce(metrics, ready.astype(jnp.float32))
 
