@@ -283,7 +283,7 @@ def cells_of(row: Measured) -> list[str]:
         "-" if row.mean is None else describe_interval(row.mean._asdict()),
         difference,
         "-" if row.p is None else f"{row.p:.2g}",
-        row.word or "the baseline",
+        row.word or ("the baseline" if row.role == BASELINE else "-"),
         str(len(row.values)),
         str(row.trials),
         str(row.diverged),

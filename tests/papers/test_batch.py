@@ -13,6 +13,7 @@ from jaxagents.papers.batch_table import (
     NO_HEADROOM,
     NOT_SEPARATED,
     WORSE,
+    cells_of,
     describe,
     measure_batch,
     print_batch,
@@ -27,6 +28,7 @@ from tests import CONFIGS
 from tests.papers.requests import STUDY, TARGET, request
 
 SEEDS = tuple(range(100, 108))
+ELSEWHERE = {"elsewhere": None, "far": "elsewhere", "alone": None}
 
 
 def batch(seeds=SEEDS, methods=None, **changes):
@@ -79,7 +81,7 @@ def test_less_is_better_where_the_study_says_so(calls, tmp_path):
 
 def test_arms_of_another_world_are_compared_with_a_baseline_of_theirs_or_with_none(calls, tmp_path):
     arms = {"base": TARGET, "elsewhere": {**TARGET, "offset": 5.0}}
-    of = batch(arms=arms, methods={"up": 1.0, "far": 5.5}, rivals={"elsewhere": None, "far": "elsewhere"})
+    of = batch(arms=arms, methods={"up": 1.0, "far": 5.5, "alone": 9.0}, rivals=ELSEWHERE)
     run_batch(of, request(tmp_path))
     rows, _ = measure(of, tmp_path)
     assert {name: row.rival for name, row in rows.items()} == {
@@ -87,11 +89,13 @@ def test_arms_of_another_world_are_compared_with_a_baseline_of_theirs_or_with_no
         "elsewhere": "",
         "up": "base",
         "far": "elsewhere",
+        "alone": "",
     }
     assert rows["far"].difference.mean == pytest.approx(0.5) and rows["up"].difference.mean == pytest.approx(1.0)
     assert rows["elsewhere"].difference is None and rows["elsewhere"].word == "" and rows["far"].word == BETTER
     page = write_batch_page(tmp_path / "results", of, [*rows.values()], []).read_text(encoding="utf-8")
     assert "Differences are to `base` (but of `far` to `elsewhere`), more" in page and "2 differences" in page
+    assert [cells_of(rows[name])[4] for name in ("elsewhere", "alone")] == ["the baseline", "-"]
 
 
 def test_without_headroom_no_arm_has_a_word_of_its_own(calls, tmp_path):
