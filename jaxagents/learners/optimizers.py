@@ -346,14 +346,12 @@ def _descend(
         height = state[-1].hyperparams["learning_rate"]
         return height if schedule is None else height * schedule(state[-2].count)
 
-    rated = _with_rate(optax.flatten(optimizer) if flatten else optimizer, rate)
-    rated.flat = flatten
-    return rated
+    return _with_rate(optax.flatten(optimizer) if flatten else optimizer, rate, flat=flatten)
 
 
-def _with_rate(optimizer: optax.GradientTransformation, rate: Callable[[Any], Array]) -> Rated:
+def _with_rate(optimizer: optax.GradientTransformation, rate: Callable[[Any], Array], *, flat: bool = False) -> Rated:
     rated = Rated(*optax.with_extra_args_support(optimizer))
-    rated.rate = rate
+    rated.rate, rated.flat = rate, flat
     return rated
 
 
@@ -372,8 +370,7 @@ def _with_arrays(transform: Any) -> optax.GradientTransformation:
     numbers = {name for name, value in transform.keywords.items() if isinstance(value, float)}
     if not numbers:
         return transform()
-    names = inspect.signature(transform.func).parameters
-    static = [name for name in names if name not in numbers]
+    static = [name for name in inspect.signature(transform.func).parameters if name not in numbers]
     return optax.inject_hyperparams(transform.func, static_args=static)(*transform.args, **transform.keywords)
 
 
