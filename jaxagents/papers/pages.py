@@ -104,7 +104,7 @@ def what_stood_out(study: StudyEntry, entries: Iterable[Entry]) -> str:
         words.setdefault(word, []).append(name)
     order = sorted(words, key=lambda word: _NAMED.index(word) if word in _NAMED else len(_NAMED))
     parts = [f"{word}: {', '.join(words[word])}" if word in _NAMED else f"{len(words[word])} {word}" for word in order]
-    taught = re.split(r"(?<=\.)\s", study.batch.study.learned.strip())[0]
+    taught = re.split(r"(?<=\.)\s", " ".join(study.batch.study.learned.split()))[0]
     return ". ".join(filter(None, ("; ".join(parts), taught)))
 
 

@@ -100,7 +100,7 @@ def index(families):
         arms=(Arm("theirs", ("world=bandit",)),),
         methods=(Arm("igpo", ("experiment=x", "+method=igpo")),),
         metrics=("final",),
-        learned="Turns help. Rows do not.",
+        learned="Turns\nhelp. Rows do not.",
     )
     paper = Paper(
         id="gigpo",
