@@ -79,7 +79,22 @@ def make_run(arm, seed, shift):
 def make_row(arm, role, word, difference, seeds=(100, 101)):
     interval = difference and Interval(difference, difference - 0.05, difference + 0.05)
     values, further = dict.fromkeys(seeds, 0.6), {"final": dict.fromkeys(seeds, 1.0)}
-    return Measured(arm, role, word, values, {}, further, Interval(0.6, 0.5, 0.7), interval, 0.01, 0, 0, 1.0, 2.0)
+    return Measured(
+        arm,
+        role,
+        "" if arm == "theirs" else "theirs",
+        word,
+        values,
+        {},
+        further,
+        Interval(0.6, 0.5, 0.7),
+        interval,
+        0.01,
+        0,
+        0,
+        1.0,
+        2.0,
+    )
 
 
 @pytest.fixture(scope="module")
