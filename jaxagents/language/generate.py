@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from jaxagents.language.truncation import truncate
@@ -341,8 +340,8 @@ def _place(weights: Array, wanted: Array) -> tuple[Array, Array]:
 def _cumulative_sum(x: Array) -> Array:
     """Returns the cumulative sum over the last axis of `[B, V]`."""
     # A product with a triangle: XLA's cumulative sums are many passes over the data.
-    triangle = np.triu(np.ones((x.shape[-1],) * 2, x.dtype))  # A constant: GPUs would make it anew for every token.
-    return jnp.dot(x, triangle, precision=jax.lax.Precision.HIGHEST)
+    size = x.shape[-1]
+    return jnp.dot(x, jnp.triu(jnp.ones((size, size), x.dtype)), precision=jax.lax.Precision.HIGHEST)
 
 
 def _column(x: Any, like: Array) -> Array:

@@ -85,7 +85,7 @@ def test_medians_of_rates_and_shares_of_an_update():
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(ValueError, match="`suite` must be one of rl, .*, worlds, scale, got 'rlhf'"):
+    with pytest.raises(ValueError, match="`suite` must be one of rl, .*, worlds, scale, kernels, got 'rlhf'"):
         run_suite(OmegaConf.create({"suite": "rlhf"}), CONFIGS)
 
 
