@@ -335,7 +335,9 @@ def _kernels(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, f
     for name, of_one in choices.items():
         composed = compose(config_folder, *of_one.split(), f"quick={str(config.quick).lower()}")
         stage = build(resolve(composed)).stages[-1]
-        values[f"{name}/kernels_per_update"] = count_kernels(stage.runner.lower({}).compile().as_text() or "").total  # type: ignore[misc]
+        if (lower := stage.runner.lower) is None:
+            raise ValueError(f"`kernels` must name experiments of one program, got {name!r}; try devices=jit.")
+        values[f"{name}/kernels_per_update"] = count_kernels(lower({}).compile().as_text() or "").total
     model = make_language_model(large.vocab_size, network=partial(Decoder, **large.network, **large.settings))
     values["large_lm/kernels_per_token"] = kernels_per_token(model, **large.generate)
     return {}, values

@@ -157,7 +157,7 @@ def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool 
     if is_fused(query, width):
         return _attend_fused(query, key, value, bias, causal=causal and length == width)
     query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
-    half = value.dtype != jnp.float32
+    half = value.dtype in (jnp.bfloat16, jnp.float16)
     if half and length == 1 < groups:
         # GPUs take rows in eights: padded here, scores and weights are not copied into something wider.
         query = jnp.pad(query, ((0, 0), (0, 0), (0, -groups % 8), (0, 0), (0, 0)))

@@ -1,4 +1,4 @@
-"""What a batch measured: every arm beside the first baseline of its study, in words that follow from a rule."""
+"""What a batch measured: every arm beside a baseline, mostly the first one, in words that follow from a rule."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -231,7 +231,7 @@ def _others(rows: Sequence[Measured], first: str) -> str:
 
 
 def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
-    """Lays out the differences of all arms to the first baseline, in units of the smallest effect."""
+    """Lays out the differences of all arms to their rivals, in units of the smallest effect."""
     first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
     compared = {row.arm: row for row in rows if row.difference is not None}
     findings = {}

@@ -21,8 +21,9 @@ Written by `python experiments/report.py` from the stored runs; do not edit.
 
 - *implemented*: its method is switched on by name, in any world that it fits: `python experiments/train.py world=shop
   algorithm=grpo +method=gigpo`. The file behind its name says the equation, the source, and what differs.
-- *measured*: its study was run as one batch on search seeds. The word and the difference to the first baseline are
-  those of the study's table, which is adjusted for all of its arms, with 95 % intervals: an effect seen, not confirmed.
+- *measured*: its study was run as one batch on search seeds. The word and the difference to a baseline,
+  mostly the first, are those of the study's table, which is adjusted for all of its arms, with 95 % intervals: an
+  effect seen, not confirmed.
 - *judged*: its claim was registered, and run on other seeds. *First* is an earlier verdict, from before the claim was
   confirmed by rule. *Mechanism*: only the mechanism of the claim was tested, as it is about named models, or an
   oracle takes the place of one. [What a verdict means](../docs/papers.md).

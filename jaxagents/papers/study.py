@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,7 +224,7 @@ def make_study(values: Mapping[str, Any]) -> Study:
     methods = _make_arms(_method_nodes(values.get("methods")), *shared)
     if twice := {arm.name for arm in arms} & {arm.name for arm in methods}:
         raise ValueError(f"`methods` must have other names than the baselines, got {min(twice)} in both.")
-    _require_rivals(values.get("rivals", {}), {arm.name for arm in arms}, {arm.name for arm in methods})
+    _require_rivals(values.get("rivals", {}), [arm.name for arm in arms], [arm.name for arm in methods])
     higher = values.get("higher_is_better", True)
     names = [*(arm.name for arm in arms), *([START] if values.get("start") else [])]
     made: dict[str, Any] = {
@@ -242,15 +242,14 @@ def make_study(values: Mapping[str, Any]) -> Study:
     return make_section(Study, "study", values | made)
 
 
-def _require_rivals(rivals: Mapping[str, Any], baselines: Collection[str], methods: Collection[str]) -> None:
+def _require_rivals(rivals: Mapping[str, Any], baselines: Sequence[str], methods: Sequence[str]) -> None:
     """Refuses rivals of arms that are not there, or that are no baselines."""
     for arm, rival in rivals.items():
         if arm not in (*baselines, *methods):
             raise ValueError(f"`rivals` must be of arms, got {arm!r}; try {nearest(arm, [*baselines, *methods])}.")
-        if rival is not None and rival not in baselines:
-            raise ValueError(
-                f"`rivals.{arm}` must be one of the baselines {', '.join(baselines)} or null, got {rival!r}."
-            )
+        if rival is not None and (rival not in baselines or rival == arm):
+            others = ", ".join(name for name in baselines if name != arm)
+            raise ValueError(f"`rivals.{arm}` must be one of the other baselines {others} or null, got {rival!r}.")
 
 
 def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any] | None = None) -> Paper:

@@ -141,7 +141,10 @@ def test_decoding_in_half_precision_is_that_in_full_precision(heads):
 def test_angles_are_the_same_on_every_platform(monkeypatch, platform):
     positions, frequencies = jnp.array([[0, 1, 100]]), rotary_frequencies(6)
     expected = rotary_angles(positions, frequencies)
-    choose = lambda *args, cpu, default: (cpu if platform == "cpu" else default)(*args)  # noqa: E731
+
+    def choose(*args, cpu, default):
+        return (cpu if platform == "cpu" else default)(*args)
+
     monkeypatch.setattr(jax.lax, "platform_dependent", choose)
     jax.tree.map(np.testing.assert_array_equal, rotary_angles(positions, frequencies), expected)
 

@@ -28,6 +28,7 @@ from tests import CONFIGS
 from tests.papers.requests import STUDY, TARGET, request
 
 SEEDS = tuple(range(100, 108))
+BOTH = {"base": TARGET, "other": TARGET}
 ELSEWHERE = {"elsewhere": None, "far": "elsewhere", "alone": None}
 
 
@@ -189,7 +190,8 @@ def test_seeds_of_verdicts_are_refused(tmp_path):
         ({"methods": ["a", "a"]}, "`methods` must have every name once, got a twice"),
         ({"methods": [{"base": []}]}, "`methods` must have other names than the baselines, got base"),
         ({"rivals": {"bas": None}}, "`rivals` must be of arms, got 'bas'; try base"),
-        ({"rivals": {"base": "up"}}, "`rivals.base` must be one of the baselines base or null, got 'up'"),
+        ({"arms": BOTH, "rivals": {"other": "up"}}, "`rivals.other` must be one of the other baselines base or null"),
+        ({"arms": BOTH, "rivals": {"other": "other"}}, "`rivals.other` must be one of the other baselines base or"),
         ({"smallest_effect": 0.0}, "`smallest_effect` must be more than 0, got 0"),
     ],
 )
