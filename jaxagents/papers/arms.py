@@ -110,7 +110,7 @@ def compose_arm(
     if arm.overrides:
         recipe = _make_recipe(arm.name, Trained(arm.overrides), folder, further, quick)
         if study.start is not None:
-            start, recipe = _split_recipe(study, arm.name, recipe)
+            start, recipe = _split_recipe(study, arm.name, recipe, called=function is not None)
     companions = {
         name: _make_recipe(name, trained, folder, (), quick)._replace(seed=study.start_seed, version=study.version)
         for name, trained in (arm.companions or {}).items()
@@ -231,14 +231,19 @@ def _resolved(folder: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
     return resolve(compose(folder, *overrides))
 
 
-def _split_recipe(study: Study, arm: str, recipe: Recipe) -> tuple[Recipe, Recipe]:
-    """Returns the shared first stage, and what every run trains after it."""
+def _split_recipe(study: Study, arm: str, recipe: Recipe, *, called: bool) -> tuple[Recipe | None, Recipe]:
+    """Returns the shared first stage, and what every run trains after it.
+
+    An arm that trains the first stage alone, such as longer supervised training, has no start: it is a run of its own.
+    """
     first, *others = recipe.stages
     if first != study.start:
         raise ValueError(
             f"`start` must be the first stage of the arm {arm}, got {study.start!r}; its stages are "
             f"{', '.join(recipe.stages)}."
         )
+    if not others and not called:
+        return None, recipe
     start = recipe._replace(stages={first: recipe.stages[first]}, seed=study.start_seed, version=study.version)
     return start, recipe._replace(stages={name: recipe.stages[name] for name in others}, first=1)
 
