@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import crafting
+from jaxagents.environments.text import crafting, lists
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.crafting_goals import made
 from jaxagents.environments.text.hints import with_hints
@@ -142,3 +142,9 @@ def test_an_explorer_comes_upon_tasks_that_its_own_actions_solve(speak):
     given = np.asarray(episode.task["given"])[np.asarray(episode.keep)]
     assert given.shape == (2 * keep[:, 0].sum(), 14)
     assert (np.asarray(after["visits"]).sum(axis=1) <= 10).all() and (np.asarray(after["visits"]).sum() > 100)
+
+
+def test_a_label_of_another_world_is_refused():
+    world = lists.make_environment()
+    with pytest.raises(ValueError, match="`label` must fit the world, got .*State: .*made reads the states of"):
+        jax.eval_shape(lambda state: made(state, state), world.reset(KEY, world.sample_task(KEY))[0].inner)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxagents.papers.arms import budget_of, build_stages, compose_arms, logged_names, start_address
+from jaxagents.papers.arms import budget_of, build_stages, compose_arm, compose_arms, logged_names, start_address
 from jaxagents.papers.execution import run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Job, choose_groups, require_metrics
@@ -217,6 +217,16 @@ def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     assert run_papers([paper], request(tmp_path, arms=("fast",), seeds=(0, 1))) == {}
     runs = read(paper, tmp_path)["fast"].runs
     assert runs[0].start != runs[1].start and len(list(tmp_path.rglob("starts/*/*.npz"))) == 2
+
+
+def test_an_arm_that_trains_the_first_stage_alone_is_a_run_of_its_own():
+    long = ["training.total_steps=256", "stages=[{name: first}]"]
+    paper = of_training(arms={"fast": long})
+    alone = compose_arm(paper.study, paper.arms[0], CONFIGS)
+    assert alone.start is None and list(alone.recipe.stages) == ["first"] and alone.recipe.first == 0
+    called = paper.arms[0]._replace(function={"_target_": "json.dumps"})
+    start = compose_arm(paper.study, called, CONFIGS).start
+    assert start is not None and list(start.stages) == ["first"]
 
 
 @pytest.mark.exhaustive
