@@ -234,15 +234,15 @@ def _resolved(folder: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
 def _split_recipe(study: Study, arm: str, recipe: Recipe, *, called: bool) -> tuple[Recipe | None, Recipe]:
     """Returns the shared first stage, and what every run trains after it.
 
-    An arm that trains the first stage alone, such as longer supervised training, has no start: it is a run of its own.
+    An arm that begins otherwise, or trains nothing after the stage, has no start: it is a run of its own.
     """
     first, *others = recipe.stages
-    if first != study.start:
+    if study.start not in recipe.stages or (called and first != study.start):
         raise ValueError(
-            f"`start` must be the first stage of the arm {arm}, got {study.start!r}; its stages are "
-            f"{', '.join(recipe.stages)}."
+            f"`start` must be {'the first' if called else 'a'} stage of the arm {arm}, got {study.start!r}; its stages "
+            f"are {', '.join(recipe.stages)}."
         )
-    if not others and not called:
+    if first != study.start or not (others or called):
         return None, recipe
     start = recipe._replace(stages={first: recipe.stages[first]}, seed=study.start_seed, version=study.version)
     return start, recipe._replace(stages={name: recipe.stages[name] for name in others}, first=1)

@@ -83,7 +83,7 @@ class Study:
             batch.
         budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none"
             does not compare them.
-        start: stage that all arms share; None: each trains all of its stages for every seed.
+        start: first stage that arms share where others follow it; None: each trains all of its stages for every seed.
         start_seed: of the shared stage; None: a start of its own for every seed.
         seeds_at_once: trained side by side in one program; None: all.
         deterministic: one run per arm says it all, and numbers are compared as they are.

@@ -219,14 +219,17 @@ def test_every_seed_may_have_a_start_of_its_own(tmp_path):
     assert runs[0].start != runs[1].start and len(list(tmp_path.rglob("starts/*/*.npz"))) == 2
 
 
-def test_an_arm_that_trains_the_first_stage_alone_is_a_run_of_its_own():
+def test_an_arm_that_begins_or_ends_otherwise_is_a_run_of_its_own():
     long = ["training.total_steps=256", "stages=[{name: first}]"]
-    paper = of_training(arms={"fast": long})
-    alone = compose_arm(paper.study, paper.arms[0], CONFIGS)
+    paper, second = of_training(arms={"fast": long}), of_training(study={"start": "second"})
+    alone, later = (compose_arm(one.study, one.arms[0], CONFIGS) for one in (paper, second))
     assert alone.start is None and list(alone.recipe.stages) == ["first"] and alone.recipe.first == 0
-    called = paper.arms[0]._replace(function={"_target_": "json.dumps"})
-    start = compose_arm(paper.study, called, CONFIGS).start
+    assert later.start is None and list(later.recipe.stages) == ["first", "second"]
+    function = {"_target_": "json.dumps"}
+    start = compose_arm(paper.study, paper.arms[0]._replace(function=function), CONFIGS).start
     assert start is not None and list(start.stages) == ["first"]
+    with pytest.raises(ValueError, match="`start` must be the first stage of the arm fast, got 'second'"):
+        compose_arm(second.study, second.arms[0]._replace(function=function), CONFIGS)
 
 
 @pytest.mark.exhaustive
@@ -270,7 +273,7 @@ def test_divergence_is_a_result(tmp_path):
         ),
         ({"metric": "sucess"}, {}, "`metric` must be logged by the experiment, got 'sucess'"),
         ({"metrics": ["episode_retrun"]}, {}, "got 'episode_retrun'; try episode_return"),
-        ({"start": "warm_start"}, {}, "`start` must be the first stage of the arm fast, got 'warm_start'"),
+        ({"start": "warm_start"}, {}, "`start` must be a stage of the arm fast, got 'warm_start'"),
     ],
 )
 def test_refused_before_anything_is_trained(study, changes, message, tmp_path):
