@@ -27,7 +27,7 @@ from jaxagents.reporting.statistics import (
     paired_or_welch_p_value,
     t_interval,
 )
-from jaxagents.reporting.tables import describe_interval, markdown_row
+from jaxagents.reporting.tables import describe_interval, describe_number, markdown_row
 
 BETTER, WORSE, NOT_SEPARATED, NO_HEADROOM = "better", "worse", "not separated", "no headroom"
 BASELINE, METHOD, NOT_RUN, FEW = "baseline", "method", "not run", "too few seeds"
@@ -211,7 +211,7 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
         f"![Differences to {first}]({picture.name})\n\n",
         markdown_row(*columns_of(study.metric), *further),
         markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
-        *[markdown_row(*cells_of(row), *[f"{row.mean_of(name):.3g}" for name in further]) for row in rows],
+        *[markdown_row(*cells_of(row), *[describe_number(row.mean_of(name)) for name in further]) for row in rows],
         "\n",
         *[f"- {line}\n" for line in notes_of(rows, checks)],
         f"\nDifferences are to `{first}`{_others(rows, first)}, more than 0 where an arm is better, with Welch's 95 % "

@@ -30,6 +30,7 @@ from jaxagents.reporting.experts import play_experts
 from jaxagents.reporting.html import write_page
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import versions
+from jaxagents.reporting.tables import describe_number
 from jaxagents.reporting.transcript_html import describe_episode
 from jaxagents.training.config import config_hash
 from jaxagents.training.store import holds, read_fields, write_record
@@ -229,7 +230,7 @@ def _study_facts(study: StudyEntry, index: Index) -> dict[str, Any]:
         "forest": lay_out_batch(batch, study.rows) if study.rows else None,
         "pictures": [panel] if panel is not None else [],
         "head": [*columns_of(batch.study.metric), *further],
-        "rows": [[*cells_of(row), *(f"{row.mean_of(name):.3g}" for name in further)] for row in study.rows],
+        "rows": [[*cells_of(row), *(describe_number(row.mean_of(name)) for name in further)] for row in study.rows],
         "arms": [(arm.name, list(arm.overrides), arm.function) for arm in batch.arms],
         "names": [row.arm for row in study.rows],
         "sentences": notes_of(study.rows, study.checks) if study.rows else [],

@@ -17,7 +17,7 @@ from jaxagents.reporting.curves import Curve
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.panels import Panel, lay_out_panel
 from jaxagents.reporting.statistics import describe
-from jaxagents.reporting.tables import describe_interval
+from jaxagents.reporting.tables import describe_interval, describe_number
 
 MAX_PANELS = 12
 
@@ -123,7 +123,7 @@ def describe_values(values: Mapping[int, float], deterministic: bool = False) ->
     if not values:
         return "-"
     if deterministic:
-        return f"{np.mean([*values.values()]):.3g}"
+        return describe_number(float(np.mean([*values.values()])))
     return describe_interval(describe(np.asarray([*values.values()])))
 
 

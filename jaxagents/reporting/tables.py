@@ -31,11 +31,17 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
     Console().print(table)
 
 
+def describe_number(number: float) -> str:
+    """Returns three significant digits; from 1,000 on with commas in place of an exponent."""
+    text = f"{number:.3g}"
+    return f"{float(text):,.0f}" if 1e3 <= abs(float(text)) < 1e12 else text
+
+
 def describe_interval(interval: Mapping[str, float | None] | None) -> str:
     """Returns "mean (low to high)", the mean alone where there is no interval or no width to be seen, "-" for None."""
     if interval is None:
         return "-"
-    mean, low, high = ("-" if interval[name] is None else f"{interval[name]:.3g}" for name in Interval._fields)
+    mean, low, high = ("-" if interval[name] is None else describe_number(interval[name]) for name in Interval._fields)
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
