@@ -1,5 +1,6 @@
 """Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, settings_of, start_address, steps_of
-from jaxagents.papers.judge import judge
+from jaxagents.papers.judge import judge, values_of
 from jaxagents.papers.leases import Lease, take_lease
-from jaxagents.papers.metrics import Curves, curve_of
+from jaxagents.papers.metrics import Curves
 from jaxagents.papers.plan import (
     Job,
     Request,
@@ -237,7 +238,9 @@ def _store_group(job: Job, seeds: Sequence[int], session: Session) -> None:
     write_asked(run_path(results, composed.address, 0).parent, composed.asked)
     for run in runs:
         write_run(results, run)
-    values = ", ".join(_last(paper, run.curves) for run in runs)
+    found = values_of({run.seed: run for run in runs}, paper.study.metric)
+    numbers = ", ".join(f"{found.get(run.seed, math.nan):.4g}" for run in runs)
+    values = f"{paper.study.metric} {numbers}" if found else "stored"
     which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
     minutes = sum(run.minutes for run in runs)
     session.progress.message(f"{paper.id}: {composed.name}, {which}: {values} ({minutes:.1f} minutes)")
@@ -299,10 +302,3 @@ def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
         curve = curves.setdefault(name, {"steps": [], "values": []})
         curve["steps"].insert(0, 0)
         curve["values"].insert(0, value)
-
-
-def _last(paper: Paper, curves: Curves) -> str:
-    try:
-        return f"{paper.study.metric} {curve_of(paper.study.metric, curves)[1]['values'][-1]:.4g}"
-    except (ValueError, IndexError):
-        return "stored"

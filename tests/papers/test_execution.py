@@ -233,3 +233,9 @@ def test_functions_share_arguments(calls, tmp_path):
     assert set(calls) == {(seed, offset) for seed in range(3) for offset in (0.0, 1.0)}  # An arm's own come first,
     run_papers([of_functions(study=study)], request(tmp_path / "quick", quick=True))
     assert calls[6:] == [(0, 0.25), (1, 0.25)]  # and those of a variant before them: both arms are one.
+
+
+def test_what_a_run_gave_is_printed_as_the_studys_metric(calls, tmp_path, capsys):
+    paper = of_functions({**TARGET, "offset": 4.0}, study={"metric": "until(curve, 1.0)"})
+    run_papers([paper], request(tmp_path, arms=("treatment",)))
+    assert "p: treatment, seed 2: until(curve, 1.0) 1 (" in capsys.readouterr().err  # The step at which 4 follows 0.
