@@ -134,7 +134,8 @@ def print_paper(
         line = f"Changed since it was registered: {', '.join(changed)}"
         console.print(line, markup=False, highlight=False)
     counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
-    minutes = f"{verdict.minutes:.1f} of {paper.minutes:g} minutes"
+    expected = f" of {paper.minutes:g}" if paper.minutes else ""  # Nobody says it of a confirmation.
+    minutes = f"{verdict.minutes:.1f}{expected} minutes"
     line = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
     console.print(f"Verdict: {line} ({minutes})", markup=False, highlight=False)
     if trial:
