@@ -226,8 +226,12 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
 
 def _others(rows: Sequence[Measured], first: str) -> str:
     """Returns the arms that are compared with another baseline."""
-    named = [f"of `{row.arm}` to `{row.rival}`" for row in rows if row.rival not in ("", first)]
-    return f" (but {', '.join(named)})" if named else ""
+    others: dict[str, list[str]] = {}
+    for row in rows:
+        if row.rival not in ("", first):
+            others.setdefault(row.rival, []).append(f"`{row.arm}`")
+    named = [f"of {', '.join(arms)} to `{rival}`" for rival, arms in others.items()]
+    return f" (but {'; '.join(named)})" if named else ""
 
 
 def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:

@@ -82,7 +82,9 @@ def test_less_is_better_where_the_study_says_so(calls, tmp_path):
 
 def test_arms_of_another_world_are_compared_with_a_baseline_of_theirs_or_with_none(calls, tmp_path):
     arms = {"base": TARGET, "elsewhere": {**TARGET, "offset": 5.0}}
-    of = batch(arms=arms, methods={"up": 1.0, "far": 5.5, "alone": 9.0}, rivals=ELSEWHERE)
+    of = batch(
+        arms=arms, methods={"up": 1.0, "far": 5.5, "alone": 9.0, "near": 4.9}, rivals=ELSEWHERE | {"near": "elsewhere"}
+    )
     run_batch(of, request(tmp_path))
     rows, _ = measure(of, tmp_path)
     assert {name: row.rival for name, row in rows.items()} == {
@@ -91,11 +93,12 @@ def test_arms_of_another_world_are_compared_with_a_baseline_of_theirs_or_with_no
         "up": "base",
         "far": "elsewhere",
         "alone": "",
+        "near": "elsewhere",
     }
     assert rows["far"].difference.mean == pytest.approx(0.5) and rows["up"].difference.mean == pytest.approx(1.0)
     assert rows["elsewhere"].difference is None and rows["elsewhere"].word == "" and rows["far"].word == BETTER
     page = write_batch_page(tmp_path / "results", of, [*rows.values()], []).read_text(encoding="utf-8")
-    assert "Differences are to `base` (but of `far` to `elsewhere`), more" in page and "2 differences" in page
+    assert "Differences are to `base` (but of `far`, `near` to `elsewhere`), more" in page and "3 differences" in page
     assert [cells_of(rows[name])[4] for name in ("elsewhere", "alone")] == ["the baseline", "-"]
 
 
