@@ -11,6 +11,7 @@ from flax import struct
 from jaxagents.language.generate import Generation, Sampling, decode
 from jaxagents.language.turns import Part, Turn, join_parts, render_observations, render_prompt_words, script_parts
 from jaxagents.networks.attention import attention_mask, causal_mask
+from jaxagents.ops.conditions import any_of_batch
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
@@ -389,7 +390,7 @@ def _force(
     def read_again() -> Conversation:
         return _extend(policy, params, observed, own, tokens[:, begin:], mask[:, begin:], start + begin)[0]
 
-    return jax.lax.cond(jnp.any(rows), read_again, lambda: work), turn
+    return jax.lax.cond(any_of_batch(jnp.any(rows)), read_again, lambda: work), turn
 
 
 def _to_part(output: Generation, *, thought: bool) -> Part:

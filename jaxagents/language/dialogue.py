@@ -19,6 +19,7 @@ from jaxagents.language.conversation import (
 )
 from jaxagents.language.generate import Sampling
 from jaxagents.language.turns import Turn, assemble, empty_turns, player_of, render_prompts, step_worlds
+from jaxagents.ops.conditions import any_of_batch
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
 
@@ -341,7 +342,7 @@ def _value_cut(policy: LanguagePolicy, params: Params, chat: Conversation, obser
     def value() -> Array:
         return jnp.where(cut, value_successors(policy, params, chat, observation), 0.0)
 
-    return jax.lax.cond(jnp.any(cut), value, lambda: jnp.zeros(cut.shape))
+    return jax.lax.cond(any_of_batch(jnp.any(cut)), value, lambda: jnp.zeros(cut.shape))
 
 
 def _refill(actors: Actors, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
@@ -358,7 +359,7 @@ def _refill(actors: Actors, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
         turn=jnp.where(over, 0, loop.turn),
         upcoming=loop.upcoming + jnp.sum(over).astype(jnp.int32),
     )
-    some = jnp.any(over & (episode < num_episodes))
+    some = any_of_batch(jnp.any(over & (episode < num_episodes)))
 
     def refill(policy: LanguagePolicy, params: Params, chat: Conversation) -> Conversation:
         if not policy.layout.prompt:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.conditions import max_of_batch
 from jaxagents.policies.contexts import Rows, fold, row_turns, score_tokens, to_rows, turns_of_rows, unfold
 from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTree, TokenStatistics
 
@@ -73,7 +74,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
             taken = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="fill", fill_value=0), rows)
             longest = num_turns.at[chosen[0]].get(mode="fill", fill_value=0)
             which = jnp.sum(jnp.asarray(choices[:-1], jnp.int32) < longest)
-            return jax.lax.switch(which, branches, (result, chosen, taken))
+            return jax.lax.switch(max_of_batch(which), branches, (result, chosen, taken))
 
         count = (jnp.sum(num_turns > 0) + size - 1) // size
         return jax.lax.fori_loop(0, count, step, zeros)

@@ -42,3 +42,19 @@ def any_of_batch(predicate: Array) -> Array:
 def _reduce(size: int, batched: list[bool], predicate: Array) -> tuple[Array, bool]:
     del size, batched  # A predicate that is not of the batch does not come here.
     return any_of_batch(jnp.any(predicate, axis=0)), False
+
+
+@custom_vmap
+def max_of_batch(number: Array) -> Array:
+    """Returns the number, and in a batch of them the greatest: one number, whatever `jax.vmap` maps over.
+
+    A batch of numbers turns `jax.lax.switch` into a selection, for which all branches are computed. This one keeps it a
+    choice, where a branch does all that those before it do.
+    """
+    return number
+
+
+@max_of_batch.def_vmap
+def _greatest(size: int, batched: list[bool], number: Array) -> tuple[Array, bool]:
+    del size, batched
+    return max_of_batch(jnp.max(number, axis=0)), False

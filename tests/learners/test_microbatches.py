@@ -61,3 +61,20 @@ def test_nothing_at_all_is_zero():
 def test_a_size_below_one_is_refused():
     with pytest.raises(ValueError, match="`microbatch_tokens` must be at least 1, got 0"):
         make_microbatches(HISTORY, microbatch_tokens=0)
+
+
+def test_side_by_side_all_look_at_the_turns_of_the_longest():
+    """Seeds that train side by side compute one of the four lengths, not all of them."""
+    count = []
+    microbatches = make_microbatches(HISTORY, microbatch_tokens=1000)
+
+    def function(rows, turns):
+        jax.debug.callback(lambda rows: count.append(turns), rows)
+        return jnp.sum(rows[:, :turns])
+
+    num_turns = jnp.stack([jnp.minimum(NUM_TURNS, 1), jnp.minimum(NUM_TURNS, 3), 0 * NUM_TURNS])
+    rows = jnp.nan_to_num(jax.vmap(tokens)(num_turns))
+    totals = jax.jit(jax.vmap(lambda *given: microbatches.total(function, *given)))(rows, num_turns)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(totals, 3 * jnp.sum(num_turns, axis=1))
+    assert set(count) == {4}  # Of 2, 4, 6 and 8 turns.

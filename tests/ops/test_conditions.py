@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.ops.conditions import cond
+from jaxagents.ops.conditions import cond, max_of_batch
 
 
 def double(x, key):
@@ -79,3 +79,12 @@ def test_a_side_that_no_row_takes_is_not_computed(predicate, calls):
     jax.effects_barrier()
     assert len(count) == calls
     np.testing.assert_array_equal(result, jnp.where(jnp.asarray(predicate), jnp.arange(2.0) + 1.0, jnp.arange(2.0)))
+
+
+def test_the_greatest_number_of_a_batch_chooses_for_all_of_it():
+    numbers = jnp.asarray([[0, 2], [1, 0]])
+    assert int(max_of_batch(numbers[0, 1])) == 2
+    np.testing.assert_array_equal(jax.vmap(max_of_batch)(numbers[0]), [2, 2])
+    np.testing.assert_array_equal(jax.vmap(jax.vmap(max_of_batch))(numbers), jnp.full((2, 2), 2))
+    program = jax.make_jaxpr(jax.vmap(lambda n: jax.lax.switch(max_of_batch(n), [lambda: 0, lambda: 1, lambda: 2])))
+    assert "select_n" not in str(program(numbers[0])) and "cond" in str(program(numbers[0]))
