@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.combinators import start_of_inner, wrap
+from jaxagents.ops.conditions import cond
 from jaxagents.types import Array, Learner, Metrics, Params, PyTree
 
 
@@ -94,7 +95,7 @@ def with_estimator(
         if num_fitted is None:
             fitted = fit()
         else:
-            fitted = jax.lax.cond(state.num_updates < num_fitted, fit, lambda: state.estimator)
+            fitted = cond(state.num_updates < num_fitted, fit, lambda: state.estimator)
         health = estimator.describe(batch, estimates)
         state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
         return state, dict(metrics) | dict(health)
