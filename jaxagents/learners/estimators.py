@@ -92,10 +92,7 @@ def with_estimator(
         def fit() -> PyTree:
             return estimator.fit(state.estimator, fit_key, batch, estimates)
 
-        if num_fitted is None:
-            fitted = fit()
-        else:
-            fitted = cond(state.num_updates < num_fitted, fit, lambda: state.estimator)
+        fitted = fit() if num_fitted is None else cond(state.num_updates < num_fitted, fit, lambda: state.estimator)
         health = estimator.describe(batch, estimates)
         state = EstimatedState(inner=inner, estimator=fitted, num_updates=state.num_updates + 1)
         return state, dict(metrics) | dict(health)
