@@ -41,7 +41,8 @@ def describe_interval(interval: Mapping[str, float | None] | None) -> str:
     """Returns "mean (low to high)", the mean alone where there is no interval or no width to be seen, "-" for None."""
     if interval is None:
         return "-"
-    mean, low, high = ("-" if interval[name] is None else describe_number(interval[name]) for name in Interval._fields)
+    numbers = (interval[name] for name in Interval._fields)
+    mean, low, high = ("-" if number is None else describe_number(number) for number in numbers)
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
