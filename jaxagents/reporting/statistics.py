@@ -243,7 +243,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _special() -> Any:
-    # Not before something is drawn, and not scipy.stats, which takes half a second to import.
+    # Imported where it is used, and not as scipy.stats, which takes half a second to import.
     from scipy import special
 
     return special

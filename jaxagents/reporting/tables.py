@@ -1,5 +1,6 @@
 """Tables for the terminal."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
@@ -32,7 +33,9 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def describe_number(number: float) -> str:
-    """Returns three significant digits; from 1,000 on with commas in place of an exponent."""
+    """Returns three significant digits; from 1,000 on with commas in place of an exponent; "-" for NaN."""
+    if math.isnan(number):
+        return "-"
     text = f"{number:.3g}"
     return f"{float(text):,.0f}" if 1e3 <= abs(float(text)) < 1e12 else text
 
