@@ -84,13 +84,13 @@ def read_batch(results: str | Path, study: str) -> list[Line]:
     return lines
 
 
-def run_batch(batch: Paper, request: Request, *, first: int = 0, check: bool = True) -> dict[str, str]:
+def run_batch(batch: Paper, request: Request, *, turn: float = 0.0, check: bool = True) -> dict[str, str]:
     """Runs what is missing of a batch; returns when nothing is missing, or has failed here.
 
     Args:
         batch: see `library.load_batch`.
         request: seeds are those of the batch; `arms` chooses some.
-        first: number of the arm to begin with, so that workers begin with different ones.
+        turn: share of the missing arms to begin after, so that workers begin with different ones.
         check: builds and traces every missing arm before the first run.
 
     Returns:
@@ -100,13 +100,19 @@ def run_batch(batch: Paper, request: Request, *, first: int = 0, check: bool = T
     jobs = _jobs(batch, request, session)
     if check:
         _prepare(batch, jobs, session)
-    waiting = [*jobs[first:], *jobs[:first]]
+    waiting = turned(jobs, turn)
     while waiting := [job for job in waiting if job.composed.name not in session.failures]:
         busy = [job for job in waiting if not _finish(job, batch, session)]
         if len(busy) == len(waiting) and not session.failures.keys() & {job.composed.name for job in busy}:
             time.sleep(_POLL_SECONDS)
         waiting = busy
     return session.failures
+
+
+def turned(items: Sequence[Any], turn: float) -> list[Any]:
+    """Returns items from another one on, `turn` of the way through: those before it come last."""
+    first = int(turn * len(items))
+    return [*items[first:], *items[:first]]
 
 
 def check_batch(batch: Paper, request: Request) -> dict[str, str]:

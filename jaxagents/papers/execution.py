@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jaxagents.papers.arms import Composed, Recipe, compose_arm, compose_arms, settings_of, start_address, steps_of
+from jaxagents.papers.arms import (
+    Composed,
+    Recipe,
+    build_stages,
+    compose_arm,
+    compose_arms,
+    settings_of,
+    start_address,
+    steps_of,
+)
 from jaxagents.papers.judge import judge, values_of
 from jaxagents.papers.leases import Lease, take_lease
 from jaxagents.papers.metrics import Curves
@@ -31,6 +40,7 @@ from jaxagents.papers.starts import Start, prepare_starts, stack_params, start_p
 from jaxagents.papers.study import SEARCH_SEEDS, Paper
 from jaxagents.reporting.progress import Progress, open_progress
 from jaxagents.reporting.reports import versions
+from jaxagents.training.build import Stage
 from jaxagents.training.full_disk import is_full_disk
 
 _POLL_SECONDS = 1.0
@@ -44,14 +54,16 @@ class Session:
         request: what to run.
         progress: shows what is run.
         failures: by arm, why it could not be run.
-        starts: that were loaded, by what determines them and by seed.
+        starts: that were loaded, by their address and by seed.
+        start_stages: address and stages of the latest recipe of a start, which keep what was compiled.
         checked: papers whose metrics and budgets hold.
     """
 
     request: Request
     progress: Progress
     failures: dict[str, str] = field(default_factory=dict)
-    starts: dict[Any, dict[int, Start]] = field(default_factory=dict)
+    starts: dict[str, dict[int, Start]] = field(default_factory=dict)
+    start_stages: tuple[str, Sequence[Stage]] = ("", ())
     checked: set[str] = field(default_factory=set)
 
 
@@ -203,7 +215,7 @@ def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
     composed, paper = job.composed, job.paper
     if composed.recipe is not None and not job.stages:
         build_job(job, check=not job.logged)
-    starts = _prepare_starts(composed.start, seeds, session)
+    starts = starts_of(composed.start, seeds, session)
     _require_same_start(session.request.results, composed, starts)
     began = time.monotonic()
     if composed.function is not None:
@@ -259,7 +271,7 @@ def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) ->
 
 def _call(composed: Composed, seed: int, start: Start | None, session: Session) -> Curves:
     companions = {
-        name: _policy_of(_prepare_starts(recipe, [seed], session)[seed]) for name, recipe in composed.companions.items()
+        name: _policy_of(starts_of(recipe, [seed], session)[seed]) for name, recipe in composed.companions.items()
     }
     return call_function(composed.function, seed, None if start is None else _policy_of(start), companions)
 
@@ -268,17 +280,20 @@ def _policy_of(start: Start) -> TrainedPolicy:
     return TrainedPolicy(environment=start.stage.environment, policy=start.stage.policy, params=start.params)
 
 
-def _prepare_starts(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> dict[int, Start]:
+def starts_of(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> dict[int, Start]:
     """Returns the start of every seed; one for all of them unless the recipe has none of its own."""
     if recipe is None:
         return {}
     of_seed = {seed: seed if recipe.seed is None else recipe.seed for seed in seeds}
-    name = (id(recipe.config), tuple(recipe.stages))
-    known, request = session.starts.setdefault(name, {}), session.request
+    address, request = start_address(recipe), session.request
+    known = session.starts.setdefault(address, {})
     if missing := sorted({*of_seed.values()} - {*known}):
+        if session.start_stages[0] != address:
+            session.start_stages = (address, build_stages(recipe, 1))
         # A start that all seeds share is a result; those of single seeds would be most of the store.
         folder = request.cache if recipe.seed is None else request.results
-        known.update(prepare_starts(recipe, missing, folder, request.cache, say=session.progress.message))
+        options: dict[str, Any] = {"say": session.progress.message, "stages": session.start_stages[1]}
+        known.update(prepare_starts(recipe, missing, folder, request.cache, **options))
     return {seed: known[own] for seed, own in of_seed.items()}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from jaxagents.papers.batch import check_batch, compose_batch, missing_seeds, read_batch, run_batch
+from jaxagents.papers.batch import check_batch, compose_batch, missing_seeds, read_batch, run_batch, turned
 from jaxagents.papers.batch_table import Measured, measure_batch, print_batch, write_batch_page
 from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import check_papers
@@ -45,8 +45,7 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
     if config.rates:
         return try_rates(papers, request, config, script)
     if config.worker is not None:
-        turn = config.worker * len(papers) // max(config.workers, 1)  # Each begins elsewhere.
-        raise SystemExit(1 if run_papers([*papers[turn:], *papers[:turn]], request) else 0)
+        raise SystemExit(1 if run_papers(turned(papers, _turn(config)), request) else 0)
     if config.migrate:
         return {"moved": migrate(papers, request, config.renamed or {}, config.added or {})}, False
     if config.check:
@@ -99,11 +98,10 @@ def run_study(
     batch = load_batch(folder, name, batch_seeds(request))
     choose_arms(batch, request.arms)  # Refuses unknown ones before anything runs.
     if config.worker is not None:
-        first = config.worker * len(batch.arms) // max(config.workers, 1)  # Each begins elsewhere.
         if config.confirm:
             papers, _ = confirmed_papers(batch, request, config.arms)
-            raise SystemExit(1 if run_papers([*papers[first:], *papers[:first]], _fresh(request)) else 0)
-        raise SystemExit(1 if run_batch(batch, request, first=first, check=False) else 0)
+            raise SystemExit(1 if run_papers(turned(papers, _turn(config)), _fresh(request)) else 0)
+        raise SystemExit(1 if run_batch(batch, request, turn=_turn(config), check=False) else 0)
     failures: dict[str, str] = {}
     if not (config.status or config.confirm):
         if config.workers > 1:
@@ -177,6 +175,11 @@ def confirmed_papers(
             papers.append(confirmed_paper(batch, record, methods[record.paper].name, methods[record.paper].summary))
             changed[record.paper] = confirmation_changes(record, composed)
     return papers, changed
+
+
+def _turn(config: DictConfig) -> float:
+    """Returns where a worker begins, so that each begins elsewhere: two that compile the same program waste a core."""
+    return float(config.worker / max(config.workers, 1))
 
 
 def _fresh(request: Request) -> Request:

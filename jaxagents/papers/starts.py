@@ -49,7 +49,13 @@ class Start(NamedTuple):
 
 
 def prepare_starts(
-    recipe: Recipe, seeds: Sequence[int], results: str | Path, cache: str | Path, *, say: Callable[[str], Any]
+    recipe: Recipe,
+    seeds: Sequence[int],
+    results: str | Path,
+    cache: str | Path,
+    *,
+    say: Callable[[str], Any],
+    stages: Sequence[Stage] | None = None,
 ) -> dict[int, Start]:
     """Loads the starts of seeds; those that are missing are trained side by side, and kept.
 
@@ -61,6 +67,7 @@ def prepare_starts(
         results: folder that small ones are kept in.
         cache: folder that large ones are kept in.
         say: reports what is trained, and which file is damaged.
+        stages: of the recipe, built for one seed; None builds them.
 
     Returns:
         The starts by seed.
@@ -70,7 +77,7 @@ def prepare_starts(
         FloatingPointError: one diverged; the others are kept.
     """
     address = start_address(recipe)
-    stages = build_stages(recipe, 1)
+    stages = stages or build_stages(recipe, 1)
     places = {seed: [start_path(folder, address, seed) for folder in (results, cache)] for seed in seeds}
     starts: dict[int, Start] = {}
     missing = [*places]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagents.papers.arms import compose_arm
-from jaxagents.papers.batch import Line, batch_path, check_batch, compose_batch, read_batch, run_batch
+from jaxagents.papers.batch import Line, batch_path, check_batch, compose_batch, read_batch, run_batch, turned
 from jaxagents.papers.batch_table import (
     BETTER,
     FEW,
@@ -208,3 +208,12 @@ def test_differences_are_paired_where_seeds_explain_most():
     starts = rng.normal(size=8)
     first, second = starts + 0.1 + 0.01 * rng.normal(size=8), starts
     assert paired_or_welch_p_value(first, second) < 1e-5 < 0.05 < paired_or_welch_p_value(first, rng.normal(size=8))
+
+
+@pytest.mark.parametrize(
+    ("count", "worker", "workers", "first"),
+    [(6, 1, 2, 3), (3, 1, 2, 1), (1, 1, 2, 0), (0, 1, 2, 0), (5, 0, 3, 0), (5, 2, 3, 3)],
+)
+def test_workers_begin_with_different_arms_whatever_is_missing(count, worker, workers, first):
+    items = [*range(count)]
+    assert turned(items, worker / workers) == [*items[first:], *items[:first]]

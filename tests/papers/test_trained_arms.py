@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxagents.papers import execution
 from jaxagents.papers.arms import budget_of, build_stages, compose_arm, compose_arms, logged_names, start_address
-from jaxagents.papers.execution import run_papers
+from jaxagents.papers.execution import Session, run_papers
 from jaxagents.papers.judge import judge
 from jaxagents.papers.plan import Job, choose_groups, require_metrics
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.papers.starts import prepare_starts, start_path
 from jaxagents.papers.study import make_paper, make_study
+from jaxagents.reporting.progress import open_progress
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import config_hash
 from jaxagents.training.launch import run
@@ -73,6 +75,25 @@ def test_arms_share_one_start_and_are_evaluated_when_due(trained, start):
             assert curve["values"][0] == pytest.approx(start.evaluation["eval/episode_return"], rel=1e-4)
             assert one.curves["train/entropy"]["steps"] == [64, 96, 128] and "train/loss" in one.curves
     assert judge(paper, runs).done == 6
+
+
+def test_a_start_is_built_once_for_the_seeds_of_all_arms(tmp_path, monkeypatch):
+    """Each seed has a start of its own: what was compiled for one trains the others."""
+    built, prepared = [], []
+    monkeypatch.setattr(
+        execution, "build_stages", lambda recipe, number: built.append(number) or [types.SimpleNamespace()]
+    )
+    monkeypatch.setattr(
+        execution,
+        "prepare_starts",
+        lambda _recipe, seeds, *_folders, stages, **_: prepared.append((seeds, stages)) or dict.fromkeys(seeds),
+    )
+    session = Session(request(tmp_path), open_progress(1, "papers", enabled=False))
+    arms = compose_arms(of_training(start_seed=None), CONFIGS)
+    for seed in (0, 1):
+        for name in ("fast", "slow"):
+            assert execution.starts_of(arms[name].start, [seed], session) == {seed: None}
+    assert built == [1] and [seeds for seeds, _ in prepared] == [[0], [1]] and prepared[0][1] is prepared[1][1]
 
 
 @pytest.mark.exhaustive
