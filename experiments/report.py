@@ -1,4 +1,4 @@
-"""Writes the index of methods, `python experiments/report.py`, its site, or the page of a paper, `paper=gigpo`.
+"""Writes the index of methods and the pages of studies, `python experiments/report.py`, a site, or the page of a paper.
 
 Settings: configs/report.yaml.
 """
@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[1]
 
 @command("report")
 def main(config: DictConfig) -> None:
-    """Writes the index and the site, or the page of a paper; the last line on stdout is one JSON object."""
+    """Writes index, pages of studies and site, or the page of a paper; the last line on stdout is one JSON object."""
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.catalogue import read_cards
     from jaxagents.papers.index import read_index
-    from jaxagents.papers.pages import write_index, write_summary
+    from jaxagents.papers.pages import write_index, write_study_pages, write_summary
     from jaxagents.papers.site import find_worlds, write_method_page, write_site, write_worlds
 
     committed = ROOT / "experiments" / "results"
@@ -41,6 +41,7 @@ def main(config: DictConfig) -> None:
             page = write_method_page(config.page or f"runs/{config.paper}.html", families, index, config.paper)
             return print(json.dumps({"page": str(page)}))
         written["report"] = str(write_index(results, families, index).resolve())
+        write_study_pages(results, index)
         if is_committed:
             write_summary(ROOT / "README.md", index)
         if config.site:

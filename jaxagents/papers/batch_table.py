@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.papers.arms import Composed
-from jaxagents.papers.batch import Line
+from jaxagents.papers.batch import STUDIES_FOLDER, Line
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.forest import Forest, lay_out_forest
-from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, decide
+from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, Verdict, decide
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import LEAST_SEEDS, Paper, Study
@@ -195,10 +196,28 @@ def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding
         console.print(line, markup=False, highlight=False)
 
 
-def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding]) -> Path:
-    """Writes the page of a study, `studies/<family>/<name>.md`, with its picture beside it."""
+def write_batch_page(
+    results: Path,
+    batch: Paper,
+    rows: Sequence[Measured],
+    checks: Sequence[Finding],
+    verdicts: Mapping[str, tuple[Verdict, bool]] = MappingProxyType({}),
+) -> Path:
+    """Writes the page of a study, `studies/<family>/<name>.md`, with its picture beside it.
+
+    Args:
+        results: folder of results.
+        batch: see `library.load_batch`.
+        rows: that were measured, see `measure_batch`.
+        checks: what its baselines must show.
+        verdicts: by paper, what fresh seeds say of the claims that were registered by the rule, and whether anything
+            was changed since.
+
+    Returns:
+        Its path.
+    """
     study = batch.study
-    path = results / "studies" / f"{study.id}.md"
+    path = results / STUDIES_FOLDER / f"{study.id}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     first = study.arms[0].name if study.arms else ""
     picture = path.with_suffix(".svg")
@@ -218,10 +237,31 @@ def write_batch_page(results: Path, batch: Paper, rows: Sequence[Measured], chec
         "intervals; they are paired by seed where the measured correlation pays for it. p is adjusted by Holm over the "
         "arms. Trials are settings that were tried besides the arm's own.\n",
         f"\nRun it: `python experiments/reproduce.py study={study.id.partition('/')[2]}`.\n",
+        *_confirmed(verdicts),
         *([f"\n## How the setting was found\n\n{study.notes.strip()}\n"] if study.notes else []),
     ]
     write_atomically(path, "".join(lines))
     return path
+
+
+def _confirmed(verdicts: Mapping[str, tuple[Verdict, bool]]) -> list[str]:
+    """Returns the table of what fresh seeds say."""
+    lines = []
+    for paper, (verdict, changed) in verdicts.items():
+        for one in verdict.headline:
+            measured = one.reason if one.measured is None else describe_interval(one.measured._asdict())
+            word = verdict.describe(changed=changed)
+            lines.append(markdown_row(paper, one.expectation.describe(), word, measured, str(len(one.seeds))))
+    if not lines:
+        return []
+    head = ("paper", "claim", "verdict", "measured", "seeds")
+    return [
+        "\n## On fresh seeds\n\nClaims that were registered by rule after the batch, and then run: "
+        "[what a verdict means](../../../docs/papers.md#what-a-verdict-means).\n\n",
+        markdown_row(*head),
+        markdown_row(*["---"] * len(head)),
+        *lines,
+    ]
 
 
 def _others(rows: Sequence[Measured], first: str) -> str:

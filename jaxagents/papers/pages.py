@@ -1,10 +1,11 @@
-"""The index of results, `experiments/results/README.md`: all studies and methods in two tables."""
+"""The index of results, `experiments/results/README.md`, and the pages of studies that it links to."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jaxagents.papers.batch_table import BETTER, METHOD, WORSE
+from jaxagents.papers.batch import STUDIES_FOLDER
+from jaxagents.papers.batch_table import BETTER, METHOD, WORSE, write_batch_page
 from jaxagents.papers.catalogue import Family
 from jaxagents.papers.index import LEVELS, NOT_IMPLEMENTED, Entry, Index, StudyEntry, own_study
 from jaxagents.papers.judge import NOT_REPRODUCED, REPRODUCED
@@ -54,6 +55,30 @@ def write_index(results: str | Path, families: Sequence[Family], index: Index) -
             lines.append(markdown_row(*_cells(entry, results)))
     write_atomically(results / REPORT_FILE, "".join(lines))
     return results / REPORT_FILE
+
+
+def write_study_pages(results: str | Path, index: Index) -> list[Path]:
+    """Writes the pages of studies anew that `reproduce.py` has written, with what fresh seeds say by now.
+
+    Args:
+        results: folder of results.
+        index: see `read_index`.
+
+    Returns:
+        Their paths.
+    """
+    written = []
+    for name, study in index.studies.items():
+        if not (Path(results) / STUDIES_FOLDER / f"{name}.md").is_file():
+            continue
+        claims = {paper: entry.confirmed for paper, entry in index.entries.items() if entry.confirmed is not None}
+        verdicts = {
+            paper: (claim.verdict, bool(claim.changed))
+            for paper, claim in claims.items()
+            if claim.paper.study.id == name
+        }
+        written.append(write_batch_page(Path(results), study.batch, study.rows, study.checks, verdicts))
+    return written
 
 
 def write_summary(readme: str | Path, index: Index) -> None:

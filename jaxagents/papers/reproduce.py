@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -20,12 +20,13 @@ from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import check_papers
 from jaxagents.papers.confirm import confirm_batch, confirmation_changes, confirmed_paper, read_confirmations
 from jaxagents.papers.execution import read_paper_runs, run_papers
-from jaxagents.papers.judge import judge
+from jaxagents.papers.judge import Verdict, judge
 from jaxagents.papers.library import load_batch, load_paper, select_papers
 from jaxagents.papers.migration import migrate
 from jaxagents.papers.plan import Request, check_request, reported_metrics
 from jaxagents.papers.printing import print_checks, print_paper, print_rates, print_status, read_status
 from jaxagents.papers.rates import gather_rates, run_rates
+from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, choose_arms
 from jaxagents.reporting.loggers import to_json
 from jaxagents.training.methods import method_files, read_method
@@ -118,25 +119,56 @@ def run_study(
     lines = read_batch(request.results, batch.study.id)
     rows, checks = measure_batch(batch, lines, composed, failures)
     print_batch(batch, rows, checks)
-    if not (config.status or request.is_trial or request.arms):
-        write_batch_page(request.results, batch, rows, checks)
     words = {row.arm: row.word for row in rows if row.word}
-    if not config.confirm:
-        return words, {}, failures
-    papers, changed = confirmed_papers(batch, request, config.arms, rows=rows)
-    if config.workers > 1:
-        failures |= {
-            f"worker {i}": "" for i, code in enumerate(run_workers(script, sys.argv[1:], config.workers)) if code
-        }
-    else:
-        failures |= run_papers(papers, _fresh(request))
+    if config.confirm:
+        papers, _ = confirmed_papers(batch, request, config.arms, rows=rows)
+        if config.workers > 1:
+            failures |= {
+                f"worker {i}": "" for i, code in enumerate(run_workers(script, sys.argv[1:], config.workers)) if code
+            }
+        else:
+            failures |= run_papers(papers, _fresh(request))
+    if not (config.status or request.is_trial or (request.arms and not config.confirm)):
+        judged = judge_confirmed(batch, request)
+        stated = {one.paper.id: (one.verdict, bool(one.changed)) for one in judged}
+        write_batch_page(request.results, batch, rows, checks, stated)
     verdicts = {}
-    for paper in papers:
-        runs = read_paper_runs(paper, request.config_folder, request.results, quick=request.quick)
-        verdict, flags = judge(paper, runs), changed[paper.id]
+    for paper, runs, verdict, flags in judge_confirmed(batch, request, config.arms) if config.confirm else ():
         verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(flags))
         print_paper(paper, runs, verdict, reported_metrics(paper), changed=flags, trial=request.is_trial)
     return words, verdicts, failures
+
+
+class Judged(NamedTuple):
+    """What fresh seeds say of a claim that was registered by the rule.
+
+    Attributes:
+        paper: how it is tested.
+        runs: of its arms by name.
+        verdict: what they say.
+        changed: what is not as it was registered.
+    """
+
+    paper: Paper
+    runs: Mapping[str, ArmRuns]
+    verdict: Verdict
+    changed: Sequence[str]
+
+
+def judge_confirmed(batch: Paper, request: Request, arms: Sequence[str] | None = None) -> list[Judged]:
+    """Judges the registered claims of a study by what is stored of them.
+
+    Args:
+        batch: see `library.load_batch`.
+        request: which results.
+        arms: of these claims; None: of all.
+    """
+    papers, changed = confirmed_papers(batch, request, arms)
+    judged = []
+    for paper in papers:
+        runs = read_paper_runs(paper, request.config_folder, request.results, quick=request.quick)
+        judged.append(Judged(paper, runs, judge(paper, runs), changed[paper.id]))
+    return judged
 
 
 def batch_seeds(request: Request) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """Confirmations: what is registered follows from what was measured, and fresh seeds decide."""
 
 import json
+import re
 
 import pytest
 
 from jaxagents.papers.batch import compose_batch, read_batch, run_batch
-from jaxagents.papers.batch_table import measure_batch
+from jaxagents.papers.batch_table import measure_batch, write_batch_page
 from jaxagents.papers.confirm import (
     CONFIRMATIONS_FILE,
     confirm_batch,
@@ -61,7 +62,7 @@ def confirm(measured, arms=None):
 
 
 def test_what_is_separated_is_registered_by_the_rule_and_decided_by_fresh_seeds(measured, calls, tmp_path):
-    of, _, composed, asked = measured
+    of, rows, composed, asked = measured
     made = confirm(measured)
     assert set(made) == {"up", "down"}  # `same` is not separated, `silent` claims nothing.
     up, down = made["up"], made["down"]
@@ -77,8 +78,11 @@ def test_what_is_separated_is_registered_by_the_rule_and_decided_by_fresh_seeds(
     before = len(calls)
     assert run_papers(papers, asked) == {} and min(calls[before:])[0] < 100
     assert not (asked.results / REGISTRATIONS_FILE).exists()
-    words = {paper.id: judge(paper, read_paper_runs(paper, CONFIGS, asked.results)).word for paper in papers}
-    assert words == {"up": "reproduced", "down": "not reproduced"}
+    verdicts = {paper.id: judge(paper, read_paper_runs(paper, CONFIGS, asked.results)) for paper in papers}
+    assert {name: one.word for name, one in verdicts.items()} == {"up": "reproduced", "down": "not reproduced"}
+    page = write_batch_page(asked.results, of, rows, [], {name: (one, False) for name, one in verdicts.items()})
+    assert re.search(r"\| up \| score of up higher than of base by 0.5 \| reproduced \| 1.* \| 8 \|", page.read_text())
+    assert "fresh seeds" not in write_batch_page(asked.results, of, rows, []).read_text()
     assert {seed for seed, _ in calls[before:]} == {*range(8)}  # The first look decides.
     assert confirmation_changes(up, composed) == []
 

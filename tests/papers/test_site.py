@@ -24,7 +24,7 @@ from jaxagents.papers.index import (
     read_index,
 )
 from jaxagents.papers.judge import judge
-from jaxagents.papers.pages import summary_of, what_stood_out, write_index, write_summary
+from jaxagents.papers.pages import summary_of, what_stood_out, write_index, write_study_pages, write_summary
 from jaxagents.papers.runs import ArmRuns, Run
 from jaxagents.papers.site import code_link, find_worlds, write_method_page, write_site, write_worlds
 from jaxagents.papers.study import Arm, Paper, Study
@@ -191,6 +191,18 @@ def test_a_confirmation_counts_and_the_first_verdict_stands_beside_it(index):
     assert both._replace(confirmed=begun).describe() == "inconclusive"
     alone = both._replace(first=None, confirmed=begun)
     assert (alone.level, alone.describe()) == (IMPLEMENTED, "unfinished (6 of 6 runs)")
+
+
+def test_pages_of_studies_say_what_fresh_seeds_say(index, tmp_path):
+    assert write_study_pages(tmp_path, index) == []  # Only those that a batch has written.
+    page = tmp_path / "studies" / "lm_rl" / "credit.md"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    assert write_study_pages(tmp_path, index) == [page] and "On fresh seeds" not in page.read_text()
+    claim = index.entries["gigpo"].first
+    write_study_pages(tmp_path, with_entry(index, confirmed=claim))
+    (finding,) = claim.verdict.headline
+    assert f"| gigpo | {finding.expectation.describe()} | reproduced |" in page.read_text()
 
 
 def test_worlds_are_played_once_until_they_change(site, tmp_path, monkeypatch):
