@@ -173,8 +173,8 @@ def confirm_batch(
         The registered claims of these arms, by paper.
 
     Raises:
-        ValueError: an arm is unknown, its method claims nothing that a run can show, it was not measured on enough
-            seeds, or the checks of the study are not held.
+        ValueError: an arm is unknown, its method claims nothing that a run can show, or is registered with another
+            arm, it was not measured on enough seeds, or the checks of the study are not held.
     """
     measured = {row.arm: row for row in rows}
     if any(row.word == NO_HEADROOM for row in rows):
@@ -190,8 +190,12 @@ def confirm_batch(
         method = method_of(batch, name, methods)
         if method is None or (arms is None and "Claim" not in method.fields):
             continue
-        if method.id not in made:
-            made[method.id] = known.get(method.id) or _register(batch, method, name, measured, composed, results)
+        record = made.get(method.id, known.get(method.id))
+        if arms is not None and record is not None and record.arm != name:
+            raise ValueError(
+                f"`arms` must have one arm of {method.id}, got {name!r}: its claim is registered with {record.arm}."
+            )
+        made[method.id] = record or _register(batch, method, name, measured, composed, results)
     _write(results, made)
     return made
 

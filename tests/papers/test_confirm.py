@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from jaxagents.papers import confirm as confirm_module
 from jaxagents.papers.batch import compose_batch, read_batch, run_batch
 from jaxagents.papers.batch_table import measure_batch, write_batch_page
 from jaxagents.papers.confirm import (
@@ -107,6 +108,17 @@ def test_arms_that_are_named_are_registered_whatever_came_out(measured):
         confirm(measured, ["silent"])
     with pytest.raises(ValueError, match="`arms` must be of f/s, got 'upp'; try up"):
         confirm(measured, ["upp"])
+
+
+def test_another_arm_of_a_registered_method_is_refused(measured, monkeypatch):
+    """Where arms are named; the rule, which goes through all of them, takes the first."""
+    made = confirm(measured)
+    monkeypatch.setattr(confirm_module, "method_of", lambda *_: METHODS["up"])
+    with pytest.raises(
+        ValueError, match="`arms` must have one arm of up, got 'same': its claim is registered with up."
+    ):
+        confirm(measured, arms=["up", "same"])
+    assert confirm(measured) == {"up": made["up"]}
 
 
 def test_seeds_that_vary_more_than_arms_are_paired(measured):
