@@ -15,7 +15,7 @@ from jaxagents.language.styled import make_styled_collector, style_metrics
 @pytest.mark.exhaustive
 def test_thoughts_of_the_expert_are_told_apart(speak):
     """Four transcripts of programs, the last one of which is not thought at all."""
-    wrap = partial(with_styles, shares=[0, 1, 0])
+    wrap = partial(with_styles, styles=["program"])
     sums = arithmetic.make_environment((1,), (2,), operations=("+",), wrappers={"styles": wrap})
     policy = speak(sums, context_turns=1, prompt=False, thought_tokens=29)
     rows = jax.jit(make_demonstrations(sums, policy))(jax.random.key(1), jnp.arange(4))
