@@ -67,11 +67,11 @@ def write_study_pages(results: str | Path, index: Index) -> list[Path]:
     Returns:
         Their paths.
     """
+    claims = {paper: entry.confirmed for paper, entry in index.entries.items() if entry.confirmed is not None}
     written = []
     for name, study in index.studies.items():
         if not (Path(results) / STUDIES_FOLDER / f"{name}.md").is_file():
             continue
-        claims = {paper: entry.confirmed for paper, entry in index.entries.items() if entry.confirmed is not None}
         verdicts = {
             paper: (claim.verdict, bool(claim.changed))
             for paper, claim in claims.items()

@@ -128,14 +128,16 @@ def run_study(
             }
         else:
             failures |= run_papers(papers, _fresh(request))
-    if not (config.status or request.is_trial or (request.arms and not config.confirm)):
-        judged = judge_confirmed(batch, request)
+    writes = not (config.status or request.is_trial or (request.arms and not config.confirm))
+    judged = judge_confirmed(batch, request) if writes or config.confirm else []
+    if writes:
         stated = {one.paper.id: (one.verdict, bool(one.changed)) for one in judged}
         write_batch_page(request.results, batch, rows, checks, stated)
     verdicts = {}
-    for paper, runs, verdict, flags in judge_confirmed(batch, request, config.arms) if config.confirm else ():
-        verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(flags))
-        print_paper(paper, runs, verdict, reported_metrics(paper), changed=flags, trial=request.is_trial)
+    for paper, runs, verdict, flags in judged if config.confirm else ():
+        if config.arms is None or paper.arms[0].name in config.arms:
+            verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(flags))
+            print_paper(paper, runs, verdict, reported_metrics(paper), changed=flags, trial=request.is_trial)
     return words, verdicts, failures
 
 
@@ -155,15 +157,14 @@ class Judged(NamedTuple):
     changed: Sequence[str]
 
 
-def judge_confirmed(batch: Paper, request: Request, arms: Sequence[str] | None = None) -> list[Judged]:
+def judge_confirmed(batch: Paper, request: Request) -> list[Judged]:
     """Judges the registered claims of a study by what is stored of them.
 
     Args:
         batch: see `library.load_batch`.
         request: which results.
-        arms: of these claims; None: of all.
     """
-    papers, changed = confirmed_papers(batch, request, arms)
+    papers, changed = confirmed_papers(batch, request, None)
     judged = []
     for paper in papers:
         runs = read_paper_runs(paper, request.config_folder, request.results, quick=request.quick)
