@@ -4,6 +4,10 @@ import sys
 
 import pytest
 
+from jaxagents.papers.catalogue import read_cards
+from tests import ROOT
+from tests.papers.small_index import make_index
+
 FUNCTIONS = """
 calls = []
 
@@ -30,3 +34,15 @@ def calls(tmp_path, monkeypatch):
     import functions_of_test
 
     return functions_of_test.calls
+
+
+@pytest.fixture(scope="module")
+def families():
+    """Returns the cards of all papers."""
+    return read_cards(ROOT / "experiments" / "cards")
+
+
+@pytest.fixture(scope="module")
+def index(families):
+    """Returns an index of all cards: one paper is judged, one is measured, and one is implemented."""
+    return make_index(families)

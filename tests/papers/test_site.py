@@ -1,37 +1,18 @@
-"""The index of methods and its site: pages are well formed, links resolve, and nothing is fetched from elsewhere."""
+"""The site of methods: pages are well formed, links resolve, and nothing is fetched from elsewhere."""
 
 import html.parser
 import re
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from jaxagents.papers.batch import Line
-from jaxagents.papers.batch_table import BASELINE, BETTER, METHOD, Measured
-from jaxagents.papers.catalogue import read_cards
-from jaxagents.papers.expectations import Expectation
-from jaxagents.papers.index import (
-    IMPLEMENTED,
-    JUDGED,
-    MEASURED,
-    NOT_IMPLEMENTED,
-    Claim,
-    Entry,
-    Index,
-    StudyEntry,
-    read_index,
-)
-from jaxagents.papers.judge import judge
-from jaxagents.papers.pages import summary_of, what_stood_out, write_index, write_study_pages, write_summary
-from jaxagents.papers.runs import ArmRuns, Run
+from jaxagents.papers.pages import write_index
+from jaxagents.papers.runs import ArmRuns
 from jaxagents.papers.site import code_link, find_worlds, write_method_page, write_site, write_worlds
-from jaxagents.papers.study import Arm, Paper, Study
 from jaxagents.papers.summary import authors_rows, gather_curve, panels_of, study_panel
-from jaxagents.reporting.statistics import Interval
-from jaxagents.training.methods import read_method
-from tests import CONFIGS, ROOT
+from tests import ROOT
+from tests.papers.small_index import with_entry
 
 VOID = {"meta", "link", "input", "br", "img", "path", "circle"}
 NESTED = {"ul": ("li",), "table": ("tr",), "tr": ("td", "th"), "dl": ("dt", "dd"), "select": ("option",)}
@@ -68,95 +49,6 @@ class Page(html.parser.HTMLParser):
         self.text.append(data)
 
 
-def make_run(arm, seed, shift):
-    rng = np.random.default_rng(seed)
-    steps = [0, 64, 128]
-    values = (np.array([0.2, 0.4, 0.6]) + shift + 0.02 * rng.normal(size=3)).tolist()
-    curves = {"eval/success": {"steps": steps, "values": values}, "final": {"steps": [0], "values": [shift]}}
-    return Run(arm, seed, "done", curves, minutes=0.5, budget=["episodes", 128])
-
-
-def make_row(arm, role, word, difference, seeds=(100, 101)):
-    interval = difference and Interval(difference, difference - 0.05, difference + 0.05)
-    values, further = dict.fromkeys(seeds, 0.6), {"final": dict.fromkeys(seeds, 1.0)}
-    return Measured(
-        arm,
-        role,
-        "" if arm == "theirs" else "theirs",
-        word,
-        values,
-        {},
-        further,
-        Interval(0.6, 0.5, 0.7),
-        interval,
-        0.01,
-        0,
-        0,
-        1.0,
-        2.0,
-    )
-
-
-@pytest.fixture(scope="module")
-def families():
-    return read_cards(ROOT / "experiments" / "cards")
-
-
-@pytest.fixture(scope="module")
-def index(families):
-    """Returns an index of all cards: one paper is judged, one is measured, and one is implemented."""
-    cards = {card.id: card for family in families for card in family.cards}
-    expected = Expectation("success", "higher", ("ours", "theirs"), 0.1)
-    study = Study(
-        id="lm_rl/credit",
-        question="Does credit by state help <b>?",
-        metric="success",
-        seeds=(10, 11, 12),
-        arms=(Arm("theirs", ("world=bandit",)),),
-        methods=(Arm("igpo", ("experiment=x", "+method=igpo")),),
-        metrics=("final",),
-        learned="Turns\nhelp. Rows do not.",
-    )
-    paper = Paper(
-        id="gigpo",
-        family="lm_rl",
-        title="GiGPO",
-        claim="12 points & more",
-        study=study,
-        arms=(Arm("ours", ("world=bandit", "algorithm=grpo", "+method=gigpo")), *study.arms),
-        headline=(expected,),
-        secondary=(expected._replace(margin=0.9),),
-        minutes=3.0,
-        seeds=study.seeds,
-        notes="No KL.",
-    )
-    runs = {
-        arm: ArmRuns({seed: make_run(arm, seed, shift) for seed in study.seeds})
-        for arm, shift in (("ours", 0.2), ("theirs", 0.0))
-    }
-    batch = Paper(
-        study.id, "lm_rl", study.question, "", study, (*study.arms, paper.arms[0], *study.methods), (), 0.0, ()
-    )
-    rows = [make_row("theirs", BASELINE, "", None), make_row("igpo", METHOD, BETTER, 0.2)]
-    curve = [[0, 64, 128], [0.2, 0.3, 0.6]]
-    lines = {
-        row.arm: {seed: Line(row.arm, "a", seed, "done", {}, {}, curve, 1.0, 1.0, [], None) for seed in row.values}
-        for row in rows
-    }
-    switched_on = {"theirs": [], "ours": ["gigpo"], "igpo": ["igpo"]}
-    methods = {name: read_method(CONFIGS / "method" / f"{name}.yaml") for name in ("gigpo", "igpo", "supo")}
-    entries = {name: Entry(card, methods.get(name)) for name, card in cards.items()}
-    tested = Claim(paper, runs, judge(paper, runs), {"learner": {"num_epochs": 2}})
-    entries["gigpo"] = entries["gigpo"]._replace(studies=(study.id,), first=tested)
-    entries["igpo"] = entries["igpo"]._replace(studies=(study.id,), measured=((study.id, rows[1]),))
-    return Index(entries, {study.id: StudyEntry(batch, switched_on, lines, rows)})
-
-
-def with_entry(index, **changes):
-    """Returns an index in which the entry of gigpo is another one."""
-    return index._replace(entries={**index.entries, "gigpo": index.entries["gigpo"]._replace(**changes)})
-
-
 @pytest.fixture(scope="module")
 def site(families, index, tmp_path_factory):
     """Returns the folder of a site of all cards, and one world."""
@@ -164,45 +56,6 @@ def site(families, index, tmp_path_factory):
     folder = write_site(tmp_path_factory.mktemp("site"), families, index, worlds).parent
     write_worlds(folder, worlds, num_episodes=1)
     return folder
-
-
-def test_levels_and_words_follow_from_what_is_stored(index):
-    entries = index.entries
-    levels = {name: entries[name].level for name in ("gigpo", "igpo", "supo", "nft")}
-    assert levels == {"gigpo": JUDGED, "igpo": MEASURED, "supo": IMPLEMENTED, "nft": NOT_IMPLEMENTED}
-    assert [entries[name].word for name in levels] == ["reproduced", "better", "", ""]
-    assert entries["gigpo"].describe() == "reproduced" and entries["igpo"].describe() == "better: 0.2 (0.15 to 0.25)"
-    assert index.describe() == "3 implemented, 2 measured, 1 judged, of which 1 reproduced"
-    few = entries["igpo"].measured[0][1]._replace(word="too few seeds")
-    assert entries["igpo"]._replace(measured=(("lm_rl/credit", few),)).level == IMPLEMENTED
-    broken = few._replace(word="not run", difference=None)
-    both = entries["igpo"]._replace(measured=(("lm_rl/credit", broken), *entries["igpo"].measured))
-    assert both.level == MEASURED and both.describe() == "better: 0.2 (0.15 to 0.25)"
-    within = few._replace(word="no difference within 0.03")
-    assert entries["igpo"]._replace(measured=(("lm_rl/credit", within),)).word == "no difference"
-
-
-def test_a_confirmation_counts_and_the_first_verdict_stands_beside_it(index):
-    first = index.entries["gigpo"].first
-    open_one = first._replace(verdict=first.verdict._replace(word="inconclusive"))
-    both = index.entries["gigpo"]._replace(first=open_one, confirmed=first)
-    assert (both.word, both.describe()) == ("reproduced", "reproduced (first: inconclusive)")
-    begun = first._replace(verdict=first.verdict._replace(word="unfinished"))
-    assert both._replace(confirmed=begun).describe() == "inconclusive"
-    alone = both._replace(first=None, confirmed=begun)
-    assert (alone.level, alone.describe()) == (IMPLEMENTED, "unfinished (6 of 6 runs)")
-
-
-def test_pages_of_studies_say_what_fresh_seeds_say(index, tmp_path):
-    assert write_study_pages(tmp_path, index) == []  # Only those that a batch has written.
-    page = tmp_path / "studies" / "lm_rl" / "credit.md"
-    page.parent.mkdir(parents=True)
-    page.touch()
-    assert write_study_pages(tmp_path, index) == [page] and "On fresh seeds" not in page.read_text()
-    claim = index.entries["gigpo"].first
-    write_study_pages(tmp_path, with_entry(index, confirmed=claim))
-    (finding,) = claim.verdict.headline
-    assert f"| gigpo | {finding.expectation.describe()} | reproduced |" in page.read_text()
 
 
 def test_worlds_are_played_once_until_they_change(site, tmp_path, monkeypatch):
@@ -337,78 +190,6 @@ def test_papers_that_are_not_implemented_say_so(pages):
 def test_a_world_shows_its_expert(pages):
     words = " ".join(" ".join(pages["worlds/bandit.html"].text).split())
     assert "What its expert plays" in words and "action" in words and "reward" in words
-
-
-def test_the_index_has_a_line_for_every_study_and_method(families, index, tmp_path):
-    table = write_index(tmp_path, families, index).read_text(encoding="utf-8")
-    (line,) = [line for line in table.splitlines() if "method/gigpo.yaml" in line]
-    study = "[credit](../studies/lm_rl/credit.yaml)"
-    summary = "a turn is credited against others of its group that acted in the same state"
-    assert line == (
-        f"| [GiGPO](../../configs/method/gigpo.yaml) | {summary} | `+method=gigpo` | {study} | judged | reproduced |"
-    )
-    assert f"| `+method=igpo` | {study} | measured | better: 0.2 (0.15 to 0.25) |" in table
-    assert "**3 implemented, 2 measured, 1 judged, of which 1 reproduced.**" in table
-    assert f"| {study} | Does credit by state help <b>? | 1 + 2 | better: igpo. Turns help. |" in table
-    assert table.index("method/gigpo.yaml") < table.index("method/igpo.yaml") and "nft" not in table
-    (tmp_path / "studies" / "lm_rl").mkdir(parents=True)
-    (tmp_path / "studies" / "lm_rl" / "credit.md").touch()
-    assert "| [credit](studies/lm_rl/credit.md) | judged |" in write_index(tmp_path, families, index).read_text()
-
-
-def test_a_study_without_a_batch_says_what_came_out_of_its_papers(index):
-    study = index.studies["lm_rl/credit"]
-    assert what_stood_out(StudyEntry(study.batch, {}), index.entries.values()) == "reproduced: gigpo. Turns help."
-    open_one = [*[row._replace(word="not separated") for row in study.rows[1:]] * 3, study.rows[1]]
-    assert what_stood_out(study._replace(rows=open_one), []) == "better: igpo; 3 not separated. Turns help."
-
-
-def test_the_source_of_a_method_is_left_out_of_what_it_does(index):
-    assert summary_of(index.entries["supo"]).endswith("all parts share the episode's advantage")
-    assert summary_of(index.entries["nft"]) == index.entries["nft"].card.title
-
-
-def test_the_summary_of_the_readme_is_that_of_the_index(index, tmp_path):
-    readme = tmp_path / "README.md"
-    row = "| methods of papers | x | {}[the index](experiments/results/README.md) |\n"
-    readme.write_text("| a | b |\n" + row.format("9 not run: ") + "| c | [the index](x) |\n")
-    for _ in range(2):
-        write_summary(readme, index)
-        assert readme.read_text() == f"| a | b |\n{row.format(f'{index.describe()}: ')}| c | [the index](x) |\n"
-    readme.write_text("no table")
-    write_summary(readme, index)
-    assert readme.read_text() == "no table"
-
-
-def test_the_readme_tells_what_is_committed():
-    words = (ROOT / "experiments" / "results" / "README.md").read_text(encoding="utf-8")
-    (counts,) = re.findall(r"(?m)^\*\*(\d+ implemented, .+)\.\*\*", words)
-    assert f"| {counts}: [the index](experiments/results/README.md) |" in (ROOT / "README.md").read_text()
-
-
-def test_one_paper_is_read_alone(families):
-    folders = (ROOT / "experiments", CONFIGS, ROOT / "experiments" / "results")
-    index = read_index(families, *folders, only="debate")
-    (entry,) = index.entries.values()
-    assert entry.level == JUDGED and entry.method.name == "Debate"
-    assert [*index.studies] == [*entry.studies] == ["multiagent/debate_pixels"]
-    with pytest.raises(ValueError, match="`paper` must be a card of experiments/cards, got 'gigppo'; try gigpo"):
-        read_index(families, *folders, only="gigppo")
-
-
-def test_results_that_are_not_there_and_damaged_cards_are_refused(families, tmp_path):
-    with pytest.raises(ValueError, match="`results_folder` must be a folder of results, got .*nowhere"):
-        read_index(families, ROOT / "experiments", CONFIGS, tmp_path / "nowhere")
-    few = [family._replace(cards=family.cards[:1]) for family in families]
-    with pytest.raises(ValueError, match="must hold papers of experiments/cards, got '"):
-        read_index(few, ROOT / "experiments", CONFIGS, tmp_path)
-    card = "{id: a, number: 1, title: A, kind: method, what: w, headline: h, source: s, worlds: [], size: S}"
-    (tmp_path / "f.yaml").write_text(f"title: F\ncards:\n- {card}\n- {card}\n")
-    with pytest.raises(ValueError, match=r"`cards` must be of different papers, one at least, got \['a'\]"):
-        read_cards(tmp_path)
-    (tmp_path / "f.yaml").write_text("title: F\ncards:\n- {id: a, size: S}\n")
-    with pytest.raises(ValueError, match="f.yaml: `a` must have headline, id, kind, .* got headline, .* missing"):
-        read_cards(tmp_path)
 
 
 def test_settings_of_the_authors_stand_beside_ours(index):
