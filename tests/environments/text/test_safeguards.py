@@ -18,8 +18,8 @@ HOUSE = draw_rules(0, 3)[0]
 
 
 @functools.cache
-def house(kind="request", shown=False):
-    wrap = functools.partial(with_house_rules, shares={kind: 1.0}, shown=shown)
+def house(kind="request", reminder=False):
+    wrap = functools.partial(with_house_rules, shares={kind: 1.0}, reminder=reminder)
     return desk.make_environment((3,), wrappers={"house_rules": wrap})
 
 
@@ -68,9 +68,9 @@ def test_tasks_are_of_their_kind(kind):
     elif kind == "request":
         assert 0.05 < harmful.mean() < 0.5
     assert (pretext.all() if kind == "borderline" else not pretext.any()) and not tasks["hint"].any()
-    assert np.asarray(tasks["shown"]).all() == (kind == "told")
+    assert np.asarray(tasks["stated"]).all() == (kind == "stated")
     same_rules = (np.asarray(tasks["rules"]) == HOUSE).all(axis=(1, 2, 3))
-    assert same_rules.all() if kind != "told" else not same_rules.any()
+    assert same_rules.all() if kind != "stated" else not same_rules.any()
 
 
 def test_house_rules_are_said_to_held_out_tasks_only_or_as_a_false_belief():
@@ -79,12 +79,12 @@ def test_house_rules_are_said_to_held_out_tasks_only_or_as_a_false_belief():
     assert plain.startswith("else comply request ") and len(plain.split()) == 7
     believed = observation(house("harmful"), task | {"hint": jnp.bool_(True)})
     assert believed.endswith(plain) and believed.count(" comply ") == 4  # Three rules, and the rest.
-    shown = house("harmful", True)
-    assert observation(shown, shown.sample_task(KEY)).startswith("else comply")
+    reminded = house("harmful", True)
+    assert observation(reminded, reminded.sample_task(KEY)).startswith("else comply")
     words = [word for field in desk.FIELDS for word in field]
     (field, word), (other, second) = HOUSE[0].tolist()
     first = f"1 {words[4 * field + word]} {words[4 * other + second]} {desk.SPOKEN[draw_rules(0, 3)[1][0]]} 2 "
-    assert observation(shown, shown.text.sample_held_out_task(KEY)).startswith(first)
+    assert observation(reminded, reminded.text.sample_held_out_task(KEY)).startswith(first)
 
 
 def test_rates_by_hand(hand):
@@ -151,7 +151,7 @@ def test_what_there_is_not_is_refused(wrap, message):
         wrap(desk.make_environment((3,)).text.rules)
 
 
-@pytest.mark.parametrize("wrap", [functools.partial(with_house_rules, shares={"told": 1.0}), with_annotators])
+@pytest.mark.parametrize("wrap", [functools.partial(with_house_rules, shares={"stated": 1.0}), with_annotators])
 def test_other_worlds_are_refused(wrap):
     with pytest.raises(ValueError, match="`world` must be desk"):
         wrap(errands.make_environment().text.rules)
