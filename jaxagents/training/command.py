@@ -53,7 +53,7 @@ from jaxagents.training.interrupts import (
     interrupts_later,
     interrupts_of_callbacks,
 )
-from jaxagents.training.methods import require_methods
+from jaxagents.training.methods import needs_explained, require_methods
 from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep, ending_at_sigterm, run_process
 from jaxagents.training.trust import trust_argument, trusting
 from jaxagents.training.yaml_files import describe_yaml, require_readable
@@ -120,7 +120,8 @@ def command(
             with errors_in_one_line(show_traceback):
                 with interrupts_later():
                     import jax  # noqa: F401
-                with trusting(OmegaConf.select(config, "trust")):
+                explained = needs_explained(HydraConfig.get().overrides.task, *folders_of(sys.argv[1:]), configs)
+                with explained, trusting(OmegaConf.select(config, "trust")):
                     task(config)
             return None
 

@@ -14,6 +14,7 @@ from jaxagents.environments.text.checks import require_expert, require_split
 from jaxagents.language.checkpoints.families import decoder_settings
 from jaxagents.language.checkpoints.tensors import read_json
 from jaxagents.language.tokenizers import TOKENIZER_FILES
+from jaxagents.training.methods import NotChosen
 from jaxagents.training.setting_types import find_function
 from jaxagents.types import Environment
 
@@ -47,7 +48,7 @@ def to_plain(config: DictConfig, fits: Sequence[str] | None = None) -> dict[str,
         fits: worlds that the algorithm names, for the message.
 
     Raises:
-        ValueError: something refers to an option that nothing has chosen.
+        NotChosen: something refers to an option that nothing has chosen.
     """
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True)
@@ -70,7 +71,7 @@ def to_plain(config: DictConfig, fits: Sequence[str] | None = None) -> dict[str,
             advice = f"the algorithm fits {worlds}" if fits else "the algorithm fits its own experiments, see `--list`"
         if str(error.full_key).startswith("evaluation."):
             advice = "an evaluation that plans as the algorithm does needs such a one, as algorithm=muzero"
-        raise ValueError(f"`{missing}` must be chosen for `{error.full_key}`, got nothing; {advice}.") from error
+        raise NotChosen(f"`{missing}` must be chosen for `{error.full_key}`, got nothing", advice) from error
 
 
 def read_variables(config: Mapping[str, Any]) -> dict[str, Any]:

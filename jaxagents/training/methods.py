@@ -7,6 +7,7 @@ others are fields of `FIELDS`; a line that begins with none of them goes on with
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,18 @@ class Method(NamedTuple):
     groups: Mapping[str, str]
     settings: Mapping[str, Any]
     function: Mapping[str, Any] | None = None
+
+
+class NotChosen(ValueError):
+    """Something refers to an option that nothing has chosen.
+
+    Attributes:
+        what: names both.
+    """
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}; {advice}.")
+        self.what = what
 
 
 def method_files(*folders: str | Path) -> dict[str, Path]:
@@ -171,6 +184,28 @@ def missing_groups(overrides: Sequence[str], choices: Mapping[str, Any], *folder
                     f"{' and '.join(named)}, which has none{hint}."
                 )
     return None
+
+
+@contextmanager
+def needs_explained(overrides: Sequence[str], *folders: str | Path) -> Iterator[None]:
+    """Says what the methods need that are switched on, where an option is missing that something refers to.
+
+    Args:
+        overrides: of the composition.
+        *folders: of configs, those of a user first.
+
+    Raises:
+        ValueError: in place of `NotChosen`.
+    """
+    try:
+        yield
+    except NotChosen as error:
+        files = method_files(*folders)
+        methods = [read_method(files[name]) for name in chosen_methods(overrides) if name in files]
+        needs = [f"`+method={one.id}` needs {one.fields['Needs']}" for one in methods if "Needs" in one.fields]
+        if not needs:
+            raise
+        raise ValueError(f"{error.what}; {'; '.join(needs)}.") from error
 
 
 def algorithms_with(group: str, *folders: str | Path) -> list[Path]:

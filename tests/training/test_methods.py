@@ -2,10 +2,12 @@
 
 import pytest
 
+from jaxagents.training.build import resolve
 from jaxagents.training.composition import compose
 from jaxagents.training.methods import (
     chosen_methods,
     method_files,
+    needs_explained,
     read_method,
     require_free,
     require_methods,
@@ -107,3 +109,13 @@ def test_a_method_that_does_not_fit_names_what_is_there():
         ValueError, match="`\\+method=gigpo` must be with an algorithm that has the group `advantage`, got"
     ):
         compose(CONFIGS, "world=cartpole", "algorithm=ppo", "+method=gigpo")
+
+
+def test_a_method_whose_world_lacks_something_says_what_it_needs():
+    chosen = ["world=cartpole", "algorithm=bc", "+method=openvla_oft"]
+    needs = r"must be chosen for `collector\.\w+`, got nothing; `\+method=openvla_oft` needs an environment of chunks"
+    with pytest.raises(ValueError, match=needs), needs_explained(chosen, CONFIGS):
+        resolve(compose(CONFIGS, *chosen))
+    without = ["world=cartpole", "algorithm=pvp"]
+    with pytest.raises(ValueError, match="the algorithm fits world=quest"), needs_explained(without, CONFIGS):
+        resolve(compose(CONFIGS, *without))
