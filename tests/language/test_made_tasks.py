@@ -46,6 +46,17 @@ def test_a_hint_is_given_where_the_task_says_so_and_by_no_task_that_is_drawn(hin
     assert seen[1] == f"hint {goal} . {seen[0]}" and seen[0].startswith(f"goal {goal}")
 
 
+def test_a_share_of_the_tasks_that_are_drawn_gives_a_hint():
+    rules = crafting.make_environment((1,), max_steps=6).text.rules
+    keys = jax.random.split(KEY, 400)
+    draw = {share: with_hints(rules, write=procedure, share=share).sample for share in (0.0, 0.5)}
+    some, none = (jax.vmap(draw[share], in_axes=(0, None))(keys, jnp.int32(0)) for share in (0.5, 0.0))
+    assert 0.4 < some["hint"].mean() < 0.6 and not none["hint"].any()
+    np.testing.assert_array_equal(some["inner"]["goal"], none["inner"]["goal"])  # They are the same tasks.
+    with pytest.raises(ValueError, match="`share` must be"):
+        with_hints(rules, write=procedure, share=1.5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("only_failed", [False, True])
 def test_episodes_under_hints_are_written_down_without_them(hinted, speak, params_of, only_failed):
