@@ -189,7 +189,7 @@ def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding
     table = Table(title=f"{batch.id}: {metric}, means over seeds with 95 % intervals")
     for column in columns_of(metric):
         table.add_column(column, justify="left" if column in ("arm", "beside the baseline") else "right")
-    for row in rows:
+    for row in begun(rows):
         table.add_row(*cells_of(row))
     console.print(table)
     for line in notes_of(rows, checks):
@@ -230,7 +230,10 @@ def write_batch_page(
         f"![Differences to {first}]({picture.name})\n\n",
         markdown_row(*columns_of(study.metric), *further),
         markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
-        *[markdown_row(*cells_of(row), *[describe_number(row.mean_of(name)) for name in further]) for row in rows],
+        *[
+            markdown_row(*cells_of(row), *[describe_number(row.mean_of(name)) for name in further])
+            for row in begun(rows)
+        ],
         "\n",
         *[f"- {line}\n" for line in notes_of(rows, checks)],
         f"\nDifferences are to `{first}`{_others(rows, first)}, more than 0 where an arm is better, with Welch's 95 % "
@@ -314,6 +317,11 @@ def _signed(interval: Interval, sign: float) -> Interval:
     return Interval(mean, min(low, high), max(low, high))
 
 
+def begun(rows: Sequence[Measured]) -> list[Measured]:
+    """Returns the arms of which there is a run, or a reason why there is none."""
+    return [row for row in rows if row.values or row.diverged or row.failure]
+
+
 def columns_of(metric: str) -> tuple[str, ...]:
     """Returns the head of the table of a batch."""
     return ("arm", metric, "difference", "p", "beside the baseline", "seeds", "trials", "diverged", "CPU minutes")
@@ -336,7 +344,7 @@ def cells_of(row: Measured) -> list[str]:
 
 
 def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
-    """Returns sentences below the table: the checks, what failed, and what would look separated by chance."""
+    """Returns sentences below the table: checks, what failed or was not run, what would look separated by chance."""
     compared = sum(row.difference is not None for row in rows)
     lines = [
         f"Check, {one.outcome}: {one.expectation.describe()}"
@@ -344,6 +352,8 @@ def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
         for one in checks
     ]
     lines += [f"Failed: {row.arm}: {row.failure}" for row in rows if row.failure]
+    waiting = [f"`{row.arm}`" for row in rows if not begun([row])]
+    lines += [f"Not run: {', '.join(waiting)}."] if waiting else []
     minutes, cpu = sum(row.minutes for row in rows), sum(row.cpu_minutes for row in rows)
     lines.append(
         f"{compared} differences; without adjustment {_LEVEL * compared:.1f} of them would look separated by chance. "

@@ -112,6 +112,18 @@ def test_without_headroom_no_arm_has_a_word_of_its_own(calls, tmp_path):
     assert check.outcome == "held" and rows["up"].word == BETTER
 
 
+def test_arms_without_a_run_are_named_below_the_table(calls, tmp_path, capsys):
+    of = batch()
+    run_batch(of, request(tmp_path, arms=["base", "down"]))
+    rows, _ = measure(of, tmp_path, {"same": "RuntimeError: it broke"})
+    page = write_batch_page(tmp_path / "results", of, [*rows.values()], []).read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| base", "| down", "| same"]
+    assert "- Not run: `up`.\n" in page and "- Failed: same: RuntimeError: it broke\n" in page
+    print_batch(of, [*rows.values()], [])
+    assert "Not run: `up`." in capsys.readouterr().out
+
+
 def test_few_seeds_give_no_word(calls, tmp_path):
     of = batch(seeds=SEEDS[:3])
     run_batch(of, request(tmp_path))
