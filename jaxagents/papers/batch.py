@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.arms import Composed, compose_arm
+from jaxagents.papers.arms import Composed, build_stages, compose_arm, logged_names, start_address
 from jaxagents.papers.execution import Session, describe_failure, lease_name, run_seeds
 from jaxagents.papers.judge import values_of
 from jaxagents.papers.leases import Lease, leased, take_lease
@@ -156,9 +156,11 @@ def missing_seeds(batch: Paper, composed: Composed, request: Request) -> list[in
 
 
 def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
-    """Builds and traces all arms; budgets are those of the first baseline that trains."""
+    """Builds and traces all arms and what they start from; budgets are those of the first baseline that trains."""
     began = time.monotonic()
+    traced: set[str] = set()
     for job in jobs:
+        _try(session, job, lambda job=job: _trace_start(job, traced))
         _try(session, job, lambda job=job: _build(batch, job))
     known = {job.composed.name: job.budget for job in jobs if job.budget}
     first = next(iter(known.items()), None)
@@ -172,6 +174,14 @@ def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
     built = sum(job.composed.name not in session.failures for job in jobs)
     seconds = time.monotonic() - began
     session.progress.message(f"{batch.id}: {built} of {len(jobs)} arms are built and traced ({seconds:.0f} seconds).")
+
+
+def _trace_start(job: Job, traced: set[str]) -> None:
+    """Builds and traces the stages that an arm starts from, unless it is the start of another arm, too."""
+    start = job.composed.start
+    if start is not None and (address := start_address(start)) not in traced:
+        logged_names(build_stages(start, 1))
+        traced.add(address)
 
 
 def _build(batch: Paper, job: Job, *, check: bool = True) -> None:

@@ -148,6 +148,14 @@ def test_an_arm_that_fails_is_a_row_and_stops_no_other(calls, tmp_path):
     assert set(check_batch(of, request(tmp_path))) == {"unknown", "wrong"}  # A function shows its faults when called.
 
 
+def test_a_start_that_cannot_be_evaluated_fails_before_any_run(tmp_path):
+    of = load_batch(CONFIGS.parent / "experiments", "lm_rl/guards", (100,))
+    asked = request(tmp_path, arms=("grpo",), overrides=("warm_start.environment.wrappers=null",))
+    (reason,) = check_batch(of, asked).values()
+    assert "`parts` must be what 'frozenlake' reports, got 'violations'" in reason
+    assert check_batch(of, request(tmp_path, arms=("grpo",))) == {}
+
+
 def test_a_line_that_a_kill_cut_short_is_run_again(calls, tmp_path):
     of = batch(seeds=SEEDS[:2])
     run_batch(of, request(tmp_path))
