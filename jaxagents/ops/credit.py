@@ -209,6 +209,7 @@ def gae_token(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
+    bootstrap: bool = True,
 ) -> Credit:
     """Computes generalised advantage estimates over the sampled tokens of an episode, as if nothing lay between them.
 
@@ -221,10 +222,13 @@ def gae_token(
         discount: per sampled token, in [0, 1].
         trace_decay: lambda per sampled token, in [0, 1].
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
+        bootstrap: whether the value of what follows counts where an episode was cut; False: a limit of turns is an end,
+            so that whoever runs out of turns earns nothing more. With `discount` 1 and a reward for reaching the goal
+            all that is not lost is worth the same otherwise, however long it takes.
 
     Returns:
         The credit; targets are lambda-returns. The value after the last token of an episode that was cut is
-        `bootstrap_value`, and zero without it, as if it had terminated.
+        `Episode.bootstrap_value`, and zero without it, as if it had terminated.
 
     Raises:
         ValueError: there are no values, or it is a game of several seats.
@@ -237,7 +241,7 @@ def gae_token(
     reward = jnp.where(last_action_token_mask(episode), reward_of_acting_turns(episode)[:, :, None], 0.0)
     advantage, target = _skipping_advantage(  # type: ignore[misc]
         *(leaf.reshape(leaf.shape[0], -1) for leaf in (reward, value, episode.action_mask)),
-        _bootstrap_value(episode),
+        _bootstrap_value(episode, bootstrap),
         discount=discount,
         trace_decay=trace_decay,
     )
@@ -255,6 +259,7 @@ def gae_turn(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
+    bootstrap: bool = True,
 ) -> Credit:
     """Computes generalised advantage estimates over turns, for all tokens of the turn.
 
@@ -267,6 +272,9 @@ def gae_turn(
         discount: per turn, in [0, 1].
         trace_decay: lambda per turn, in [0, 1].
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
+        bootstrap: whether the value of what follows counts where an episode was cut; False: a limit of turns is an end,
+            so that whoever runs out of turns earns nothing more. With `discount` 1 and a reward for reaching the goal
+            all that is not lost is worth the same otherwise, however long it takes.
 
     Returns:
         The credit; the target of every token of a turn is the lambda-return of the turn. Bootstrapped as `gae_token`.
@@ -283,7 +291,7 @@ def gae_turn(
         reward_of_acting_turns(episode),
         jnp.sum(jnp.where(first_action_token_mask(episode), value, 0.0), axis=2),
         acting_turns(episode),
-        _bootstrap_value(episode),
+        _bootstrap_value(episode, bootstrap),
         discount=discount,
         trace_decay=trace_decay,
     )
@@ -301,10 +309,10 @@ def _require_value(view: EpisodeView, name: str) -> Array:
     return jax.lax.stop_gradient(view.policy.value)
 
 
-def _bootstrap_value(episode: Episode) -> Array:
-    """Returns the value `[B]` after the last turn: zero where not truncated and where nobody gave one."""
+def _bootstrap_value(episode: Episode, bootstrap: bool) -> Array:
+    """Returns the value `[B]` after the last turn: zero where not truncated and where nobody asks or gave one."""
     value = episode.bootstrap_value
-    if value is None:
+    if value is None or not bootstrap:
         return jnp.zeros(episode.success.shape, jnp.float32)
     truncated = jnp.any(episode.truncated & episode.valid, axis=1)
     return jnp.where(truncated, jax.lax.stop_gradient(value), 0.0)

@@ -27,9 +27,11 @@ def of_episodes(estimator):
 rloo, grpo, dr_grpo, opo = (
     jax.jit(of_episodes(estimator)) for estimator in (credit.rloo, credit.grpo, credit.dr_grpo, credit.opo)
 )
-reinforce, gae_token, gae_turn = (
-    jax.jit(of_episodes(estimator), static_argnames=("axis_name", "normalize"))
-    for estimator in (credit.reinforce, credit.gae_token, credit.gae_turn)
+STATIC = ("axis_name", "normalize")
+reinforce = jax.jit(of_episodes(credit.reinforce), static_argnames=STATIC)
+gae_token, gae_turn = (
+    jax.jit(of_episodes(estimator), static_argnames=(*STATIC, "bootstrap"))
+    for estimator in (credit.gae_token, credit.gae_turn)
 )
 OUTCOME = [rloo, grpo, dr_grpo, opo]
 WITH_VALUE = [gae_token, gae_turn]
@@ -233,9 +235,12 @@ def test_only_episodes_that_were_cut_off_are_bootstrapped(make_episode, estimato
     np.testing.assert_allclose(per_row(terminated.advantage), [1.0, 1.0])
     truncated = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5)
     np.testing.assert_allclose(per_row(truncated.advantage), [6.0, 11.0])
-    # Without that value a cut is an end.
+    # Without that value a cut is an end, and where nobody asks for it.
     alone = estimator(make_episode(*shape, terminated=False), none, discount=0.5)
     np.testing.assert_allclose(per_row(alone.advantage), [1.0, 1.0])
+    ended = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5, bootstrap=False)
+    np.testing.assert_allclose(per_row(ended.advantage), [1.0, 1.0])
+    np.testing.assert_allclose(ended.target, alone.target)
 
 
 @pytest.mark.parametrize("estimator", WITH_VALUE)

@@ -8,7 +8,7 @@ import pytest
 from hydra.errors import HydraException
 
 from jaxagents.papers.arms import build_stages, compose_arm
-from jaxagents.papers.batch import compose_batch
+from jaxagents.papers.batch import check_batch, compose_batch
 from jaxagents.papers.library import load_batch, study_files
 from jaxagents.training.methods import chosen_methods, method_files, read_method
 from tests import CONFIGS
@@ -29,10 +29,8 @@ for _name in STUDIES.values():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_arm_of_a_study_is_composed(name, tmp_path):
-    batch = load_batch(EXPERIMENTS, STUDIES[name], (100,))
-    composed, failures = compose_batch(batch, request(tmp_path))
-    assert failures == {} and len(composed) == len(batch.arms)
+def test_every_arm_of_a_study_and_its_start_are_built_and_traced(name, tmp_path):
+    assert check_batch(load_batch(EXPERIMENTS, STUDIES[name], (100,)), request(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("name", STUDIES)
