@@ -15,6 +15,7 @@ def gae_every_token(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
+    bootstrap: bool = True,
 ) -> Credit:
     """Computes `gae_token` over all tokens of an episode but the first of each turn, as if the policy had sampled them.
 
@@ -27,6 +28,7 @@ def gae_every_token(
         discount: per token, in [0, 1].
         trace_decay: lambda per token, in [0, 1].
         normalize: standardises advantages over all these tokens of the batch.
+        bootstrap: as of `gae_token`.
 
     Returns:
         The credit of the tokens that were sampled.
@@ -36,7 +38,12 @@ def gae_every_token(
     """
     episode = view.episode
     every = episode.token_mask & (jnp.arange(episode.tokens.shape[2]) > 0)[None, None]
-    options: dict[str, Any] = {"discount": discount, "trace_decay": trace_decay, "normalize": normalize}
+    options: dict[str, Any] = {
+        "discount": discount,
+        "trace_decay": trace_decay,
+        "normalize": normalize,
+        "bootstrap": bootstrap,
+    }
     credit = gae_token(view.replace(episode=episode.replace(action_mask=every)), axis_name=axis_name, **options)
     return Credit(advantage=to_tokens(episode, credit.advantage), target=to_tokens(episode, jnp.asarray(credit.target)))
 

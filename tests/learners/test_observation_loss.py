@@ -103,6 +103,12 @@ def test_the_trace_passes_through_observations_by_hand(make_episode):
     # Errors of the four tokens: 0.1, 0.1, 0.2, 0.5; A = 0.5, then 0.2 + 0.25, 0.1 + 0.225, and so on.
     np.testing.assert_allclose(found.advantage[0], [[0, 0, 0.1 + 0.5 * 0.45], [0, 0, 0.5]], atol=1e-6)
     np.testing.assert_allclose(found.target[0], [[0, 0, 0.325 + 0.2], [0, 0, 1.0]], atol=1e-6)
+    # What would follow the last turn counts, unless that is an end.
+    cut = make_episode([[0.0, 1.0]], [[2, 2]], slot=3, terminated=False, bootstrap_value=jnp.array([10.0]))
+    view_of_cut = view.replace(episode=cut.replace(action_mask=output))
+    assert gae_every_token(view_of_cut, trace_decay=0.5).advantage[0, 1, 2] == pytest.approx(10.5)
+    ended = gae_every_token(view_of_cut, trace_decay=0.5, bootstrap=False)
+    np.testing.assert_allclose(ended.advantage, found.advantage, atol=1e-6)
     # With the mask the next token that was said is the successor.
     masked = credit.gae_token(view, trace_decay=0.5).advantage
     np.testing.assert_allclose(masked[0], [[0, 0, 0.3 + 0.5 * 0.5], [0, 0, 0.5]], atol=1e-6)
