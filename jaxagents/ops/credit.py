@@ -272,9 +272,7 @@ def gae_turn(
         discount: per turn, in [0, 1].
         trace_decay: lambda per turn, in [0, 1].
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
-        bootstrap: whether the value of what follows counts where an episode was cut; False: a limit of turns is an end,
-            so that whoever runs out of turns earns nothing more. With `discount` 1 and a reward for reaching the goal
-            all that is not lost is worth the same otherwise, however long it takes.
+        bootstrap: as of `gae_token`.
 
     Returns:
         The credit; the target of every token of a turn is the lambda-return of the turn. Bootstrapped as `gae_token`.

@@ -189,7 +189,7 @@ def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding
     table = Table(title=f"{batch.id}: {metric}, means over seeds with 95 % intervals")
     for column in columns_of(metric):
         table.add_column(column, justify="left" if column in ("arm", "beside the baseline") else "right")
-    for row in begun(rows):
+    for row in filter(_has_begun, rows):
         table.add_row(*cells_of(row))
     console.print(table)
     for line in notes_of(rows, checks):
@@ -232,7 +232,7 @@ def write_batch_page(
         markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
         *[
             markdown_row(*cells_of(row), *[describe_number(row.mean_of(name)) for name in further])
-            for row in begun(rows)
+            for row in filter(_has_begun, rows)
         ],
         "\n",
         *[f"- {line}\n" for line in notes_of(rows, checks)],
@@ -317,9 +317,9 @@ def _signed(interval: Interval, sign: float) -> Interval:
     return Interval(mean, min(low, high), max(low, high))
 
 
-def begun(rows: Sequence[Measured]) -> list[Measured]:
-    """Returns the arms of which there is a run, or a reason why there is none."""
-    return [row for row in rows if row.values or row.diverged or row.failure]
+def _has_begun(row: Measured) -> bool:
+    """Returns whether there is a run of an arm, or a reason why there is none."""
+    return bool(row.values or row.diverged or row.failure)
 
 
 def columns_of(metric: str) -> tuple[str, ...]:
@@ -352,7 +352,7 @@ def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
         for one in checks
     ]
     lines += [f"Failed: {row.arm}: {row.failure}" for row in rows if row.failure]
-    waiting = [f"`{row.arm}`" for row in rows if not begun([row])]
+    waiting = [f"`{row.arm}`" for row in rows if not _has_begun(row)]
     lines += [f"Not run: {', '.join(waiting)}."] if waiting else []
     minutes, cpu = sum(row.minutes for row in rows), sum(row.cpu_minutes for row in rows)
     lines.append(
