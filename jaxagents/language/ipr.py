@@ -16,7 +16,7 @@ from jaxagents.language.generate import Sampling
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.verifiers import Verifier
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_positive, require_shape
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
     Array,
@@ -150,6 +150,7 @@ def make_refinement_collector(
             steps = _step_at(environment, forks.start, read(rows), forks.turn)
             judged = jax.tree.map(lambda leaf: leaf[later], (number, forks.task, *steps))
             score = judge.score(params, judge_key, *judged)
+            require_shape("verifier", score, later.shape)
             rows = rows.replace(reward=rows.reward.at[later, forks.turn[later]].set(score, mode="drop"))
         return state, rows, _metrics(rows, own, group_size, num_attempts)
 

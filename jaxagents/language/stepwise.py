@@ -12,7 +12,7 @@ from jaxagents.language.generate import Sampling
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.turns import assemble, render_prompts, step_worlds
 from jaxagents.language.verifiers import Verifier
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import require_positive, require_shape
 from jaxagents.types import (
     Array,
     Collector,
@@ -141,6 +141,7 @@ def _make_exploration(
                 environment, turn_keys[:, 2], state, timestep, action, turn, live=alive, parsed=parsed, cut=cut
             )
             score = verify(params, jax.random.fold_in(verify_key, number), index, tasks, state, tuple(after))
+            require_shape("verifier", score, index.shape)
             best = jnp.argmax(score.reshape(size, group_size), axis=1) + group_size * jnp.arange(size)
             state, timestep = jax.tree.map(lambda leaf: leaf[best], tuple(after))
             chat = chat.replace(position=every(chat.position[best]))

@@ -26,6 +26,7 @@ from jaxagents.learners.token_losses import (
     zero_where_uncounted,
 )
 from jaxagents.losses.regularizer_units import make_of_advantage
+from jaxagents.ops.checks import require_shape
 from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import kept_rows, mean_log_ratio
 from jaxagents.policies.contexts import is_folded
@@ -239,7 +240,9 @@ def assign_credit(
         return result
 
     for name in named(bound, "reward/"):
-        view = view.replace(episode=view.episode.replace(reward=call(name, view)))
+        reward = call(name, view)
+        require_shape(name.replace("reward/", "rewards."), reward, view.episode.reward.shape)
+        view = view.replace(episode=view.episode.replace(reward=reward))
     keep = call("group_filter", view) if "group_filter" in bound else kept_rows(view.episode)
     view = view.replace(episode=view.episode.replace(keep=keep))
     credit = call("advantage", view)

@@ -47,6 +47,17 @@ def require_one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
         raise ValueError(f"`{name}` must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
+def require_shape(name: str, value: Any, shape: Sequence[int]) -> None:
+    """Refuses what a function of a user returned where it is no array of a shape, which would be broadcast.
+
+    Raises:
+        ValueError: names the function.
+    """
+    if getattr(value, "shape", None) != tuple(shape):
+        found = f"an array of {value.shape}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+        raise ValueError(f"`{name}` must return an array of {tuple(shape)}, got {found}.")
+
+
 def require_seed(name: str, value: Any, count: int = 1) -> None:
     """Refuses anything but a whole number that, as those that follow it, fits into 32 bits.
 

@@ -6,8 +6,10 @@ short curve, and no verdict counts it.
 
 import json
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +30,11 @@ from jaxagents.papers.plan import (
     require_equal_budgets,
     require_logged,
 )
-from jaxagents.papers.runs import DONE, Run
+from jaxagents.papers.runs import DIVERGED, DONE, Run
 from jaxagents.papers.study import Arm, Paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import open_progress
+from jaxagents.training.trust import functions_of_others
 
 STUDIES_FOLDER = "studies"
 _POINTS = 8  # Of a stored curve.
@@ -162,6 +165,7 @@ def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
     for job in jobs:
         _try(session, job, lambda job=job: _trace_start(job, traced))
         _try(session, job, lambda job=job: _build(batch, job))
+        _try(session, job, lambda job=job: _try_functions_of_others(batch, job.composed, session.request))
     known = {job.composed.name: job.budget for job in jobs if job.budget}
     first = next(iter(known.items()), None)
     for job in jobs:
@@ -190,6 +194,30 @@ def _build(batch: Paper, job: Job, *, check: bool = True) -> None:
     build_job(job, check=check)
     if check:
         require_logged(batch, job.composed.name, job.logged, [batch.study.metric])
+
+
+def _try_functions_of_others(batch: Paper, arm: Composed, request: Request) -> None:
+    """Runs a quick variant of an arm that calls functions of others, such as a user's reward, verifier or judge.
+
+    Raises:
+        ValueError: numbers that are not finite came of it; names the functions.
+    """
+    recipes = [recipe.stages for recipe in (arm.recipe, arm.start, *arm.companions.values()) if recipe is not None]
+    arguments = {name: value for name, value in (arm.function or {}).items() if name != "_target_"}
+    if request.quick or not (functions := functions_of_others([*recipes, arguments])):
+        return
+    (asked,) = (one for one in batch.arms if one.name == arm.name)
+    quick = compose_arm(batch.study, asked, request.config_folder, quick=True, overrides=request.overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        elsewhere = replace(request, quick=True, results=Path(folder), cache=Path(folder))
+        job, progress = Job(batch, quick, [*batch.seeds[:1]]), open_progress(1, "trial", enabled=False)
+        (run,) = run_seeds(job, job.seeds, Session(elsewhere, progress))
+    infinite = [f"`{name}`" for name, curve in run.curves.items() if math.inf in curve["values"]]
+    if run.status == DIVERGED or infinite:
+        raise ValueError(
+            f"{' and '.join(f'`{name}`' for name in functions)} must return finite numbers, got NaN or infinite "
+            f"{', '.join(infinite) or 'parameters'} in a quick run."
+        )
 
 
 def _finish(job: Job, batch: Paper, session: Session) -> bool:

@@ -112,6 +112,12 @@ def trust_argument(config: Any) -> str:
     return f" 'trust=[{','.join(modules)}]'" if modules else ""
 
 
+def functions_of_others(config: Any) -> list[str]:
+    """Returns the functions that a config names and that are neither of this package nor of its libraries."""
+    targets = {str(value) for key, value in _walk(config, "") if key.rpartition(".")[2] == "_target_"}
+    return sorted(target for target in targets if not _is_in(target, ("jaxagents", *_OWN)))
+
+
 def _walk(node: Any, key: str) -> Iterator[tuple[str, Any]]:
     """Yields the values of nested data with their dotted keys."""
     if isinstance(node, Mapping):

@@ -1,8 +1,9 @@
 """What settings are refused with."""
 
+import numpy as np
 import pytest
 
-from jaxagents.ops.checks import require_between, require_one_of
+from jaxagents.ops.checks import require_between, require_one_of, require_shape
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,11 @@ def test_what_is_no_choice_is_refused():
     require_one_of("split", "apps", ("apps", "tasks"))
     with pytest.raises(ValueError, match="^`split` must be 'apps' or 'tasks', got 'pages'.$"):
         require_one_of("split", "pages", ("apps", "tasks"))
+
+
+def test_what_would_be_broadcast_is_refused():
+    require_shape("rewards.mine", np.zeros((3, 2)), (3, 2))
+    with pytest.raises(ValueError, match=r"^`rewards.mine` must return an array of \(3, 2\), got an array of \(3,\).$"):
+        require_shape("rewards.mine", np.zeros(3), (3, 2))
+    with pytest.raises(ValueError, match="got a float.$"):
+        require_shape("rewards.mine", 0.5, (3, 2))
