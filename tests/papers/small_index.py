@@ -55,7 +55,7 @@ def make_index(families):
         arms=(Arm("theirs", ("world=bandit",)),),
         methods=(Arm("igpo", ("experiment=x", "+method=igpo")),),
         metrics=("final",),
-        learned="Turns\nhelp. Rows do not.",
+        learned="Turns\nhelp. Rows do not: `a < b`.",
     )
     paper = Paper(
         id="gigpo",

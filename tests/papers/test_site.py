@@ -148,7 +148,8 @@ def test_the_page_of_a_study_has_its_table_and_its_picture(site, pages):
         (site / "studies/lm_rl/credit.html").read_text(encoding="utf-8"),
         words_of(pages["studies/lm_rl/credit.html"]),
     )
-    assert "python experiments/reproduce.py study=credit" in words and "Turns help. Rows do not." in words
+    assert "python experiments/reproduce.py study=credit" in words and "Turns help. Rows do not: a < b ." in words
+    assert "<code>a &lt; b</code>" in text
     assert text.count('class="forest"') == 1 and "0.01 better 2 0 0 2.0 1" in words and "1 differences" in words
     assert "in units of 0.05, the smallest effect" in words and text.count('class="mean better"') == 1
     assert "../../methods/gigpo.html" in pages["studies/lm_rl/credit.html"].links
