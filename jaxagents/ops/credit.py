@@ -209,7 +209,7 @@ def gae_token(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
-    bootstrap: bool = True,
+    bootstrap: bool = False,
 ) -> Credit:
     """Computes generalised advantage estimates over the sampled tokens of an episode, as if nothing lay between them.
 
@@ -222,13 +222,13 @@ def gae_token(
         discount: per sampled token, in [0, 1].
         trace_decay: lambda per sampled token, in [0, 1].
         normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
-        bootstrap: whether the value of what follows counts where an episode was cut; False: a limit of turns is an end,
-            so that whoever runs out of turns earns nothing more. With `discount` 1 and a reward for reaching the goal
-            all that is not lost is worth the same otherwise, however long it takes.
+        bootstrap: whether the value of what follows counts where a limit of turns cut an episode. False: the limit is
+            an end, and whoever runs out of turns earns nothing more. With True, a `discount` of 1 and a reward for
+            reaching the goal, all that is not lost is worth the same, however long it takes.
 
     Returns:
-        The credit; targets are lambda-returns. The value after the last token of an episode that was cut is
-        `Episode.bootstrap_value`, and zero without it, as if it had terminated.
+        The credit; targets are lambda-returns. With `bootstrap` the value after the last token of an episode that was
+        cut is `Episode.bootstrap_value`, and zero without it, as if it had terminated.
 
     Raises:
         ValueError: there are no values, or it is a game of several seats.
@@ -259,7 +259,7 @@ def gae_turn(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
-    bootstrap: bool = True,
+    bootstrap: bool = False,
 ) -> Credit:
     """Computes generalised advantage estimates over turns, for all tokens of the turn.
 

@@ -15,7 +15,7 @@ def gae_every_token(
     discount: Array | float = 1.0,
     trace_decay: Array | float = 1.0,
     normalize: bool = False,
-    bootstrap: bool = True,
+    bootstrap: bool = False,
 ) -> Credit:
     """Computes `gae_token` over all tokens of an episode but the first of each turn, as if the policy had sampled them.
 

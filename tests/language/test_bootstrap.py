@@ -70,12 +70,12 @@ def test_advantages_by_hand_of_an_episode_that_is_cut_and_of_one_that_is_over(nu
     first_reward, last_reward = np.asarray(episode.reward).T
     values = TokenStatistics(value=jnp.full(episode.tokens.shape, 2.0))
     view = EpisodeView(episode=episode, policy=values)
-    credit = gae_turn(view, discount=0.5, trace_decay=0.5)
+    credit = gae_turn(view, discount=0.5, trace_decay=0.5, bootstrap=True)
     last = last_reward + 0.5 * following - 2.0
     first = first_reward + 0.5 * 2.0 - 2.0 + 0.25 * last
     begin = policy.layout.observation
     np.testing.assert_allclose(np.asarray(credit.advantage)[:, :, begin], np.stack([first, last], axis=1), rtol=1e-6)
-    tokens = gae_token(view, trace_decay=0.0)
+    tokens = gae_token(view, trace_decay=0.0, bootstrap=True)
     final = np.asarray(last_action_token_mask(episode))[:, 1]
     np.testing.assert_allclose(np.asarray(tokens.target)[:, 1][final], last_reward + following, rtol=1e-6)
 

@@ -106,8 +106,8 @@ def test_the_trace_passes_through_observations_by_hand(make_episode):
     # What would follow the last turn counts, unless that is an end.
     cut = make_episode([[0.0, 1.0]], [[2, 2]], slot=3, terminated=False, bootstrap_value=jnp.array([10.0]))
     view_of_cut = view.replace(episode=cut.replace(action_mask=output))
-    assert gae_every_token(view_of_cut, trace_decay=0.5).advantage[0, 1, 2] == pytest.approx(10.5)
-    ended = gae_every_token(view_of_cut, trace_decay=0.5, bootstrap=False)
+    assert gae_every_token(view_of_cut, trace_decay=0.5, bootstrap=True).advantage[0, 1, 2] == pytest.approx(10.5)
+    ended = gae_every_token(view_of_cut, trace_decay=0.5)
     np.testing.assert_allclose(ended.advantage, found.advantage, atol=1e-6)
     # With the mask the next token that was said is the successor.
     masked = credit.gae_token(view, trace_decay=0.5).advantage

@@ -231,14 +231,14 @@ def test_only_episodes_that_were_cut_off_are_bootstrapped(make_episode, estimato
     bootstrap = {"bootstrap_value": jnp.array([10.0, 20.0])}
     shape = ([[1.0], [1.0]], [[1], [1]])
     none = jnp.zeros((2, 1, 4))
-    terminated = estimator(make_episode(*shape, **bootstrap), none, discount=0.5)
+    terminated = estimator(make_episode(*shape, **bootstrap), none, discount=0.5, bootstrap=True)
     np.testing.assert_allclose(per_row(terminated.advantage), [1.0, 1.0])
-    truncated = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5)
+    truncated = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5, bootstrap=True)
     np.testing.assert_allclose(per_row(truncated.advantage), [6.0, 11.0])
     # Without that value a cut is an end, and where nobody asks for it.
-    alone = estimator(make_episode(*shape, terminated=False), none, discount=0.5)
+    alone = estimator(make_episode(*shape, terminated=False), none, discount=0.5, bootstrap=True)
     np.testing.assert_allclose(per_row(alone.advantage), [1.0, 1.0])
-    ended = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5, bootstrap=False)
+    ended = estimator(make_episode(*shape, **bootstrap, terminated=False), none, discount=0.5)
     np.testing.assert_allclose(per_row(ended.advantage), [1.0, 1.0])
     np.testing.assert_allclose(ended.target, alone.target)
 
