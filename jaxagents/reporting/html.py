@@ -1,6 +1,5 @@
 """Pages of HTML from the templates beside this file; each is one file that needs nothing else."""
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,6 @@ def opacity(log_prob: float) -> float:
     return 0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0)
 
 
-def _code_spans(text: str) -> Any:
-    """Returns escaped text whose words between backticks are code."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
 @cache
 def _environment() -> Any:
     import jinja2  # Not before a page is written: a run need not wait for it.
@@ -69,5 +61,4 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": show_number, "opacity": opacity, "advantage_opacity": advantage_opacity}
-    environment.filters["code_spans"] = _code_spans
     return environment
