@@ -193,7 +193,8 @@ def _judge(paper: Paper, runs: Mapping[str, ArmRuns], share: float) -> Verdict:
 def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
     """Refuses metrics that no arm of an expectation logs, once each of them has a run that did not diverge.
 
-    Further metrics to report are refused that no arm of the paper logs, once all have a run.
+    Further metrics to report are refused that no arm of the paper logs, once all have a run; not in a confirmation,
+    whose study may report them of other arms.
     """
     groups = {"headline": paper.headline, "secondary": paper.secondary, "checks": paper.study.checks}
     named = [
@@ -206,7 +207,8 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
         for i, one in enumerate(of_role)
         for metric in one.metrics
     ]
-    for owner, metrics in ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics)):
+    reported = ((paper.id, paper.metrics), (f"study {paper.study.id}", paper.study.metrics))
+    for owner, metrics in reported if paper.source is not None else ():
         named += [(f"`metrics` of {owner}", tuple(runs), metric) for metric in metrics]
     logged = {
         arm: {name for run in of_arm.runs.values() if run.status != DIVERGED for name in run.curves}

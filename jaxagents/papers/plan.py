@@ -239,9 +239,15 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str], further: Seque
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
     """Refuses metrics to report that no arm logs; what arms without a job log, and new functions, is not known before.
 
+    Args:
+        paper: of a confirmation only its claim is asked for: further metrics may be of other arms of the batch.
+        jobs: its arms.
+
     Raises:
         ValueError: names the metric.
     """
+    if paper.source is None:
+        return
     known = {job.composed.name for job in jobs if job.logged}
     if known >= {arm.name for arm in paper.arms}:
         logged = sorted({name for job in jobs for name in job.logged})

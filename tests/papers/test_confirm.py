@@ -42,7 +42,8 @@ METHODS = {
 def measured(calls, tmp_path, monkeypatch):
     """Returns a batch, its rows and its arms, measured on search seeds."""
     arms = {name: {"method": name} for name in METHODS}
-    study = make_study(STUDY | {"seeds": "0-7", "arms": {"base": TARGET}, "methods": [arms], "smallest_effect": 0.3})
+    record = {"seeds": "0-7", "arms": {"base": TARGET}, "methods": [arms], "smallest_effect": 0.3}
+    study = make_study(STUDY | record | {"metrics": ["curve", "of_arms_that_nobody_confirms"]})
     of = Paper("f/s", "f", "q", "", study, (*study.arms, *study.methods), (), 0.0, SEEDS)
     monkeypatch.setattr("jaxagents.papers.arms._with_function", _with_function)
     asked = request(tmp_path)

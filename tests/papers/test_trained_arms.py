@@ -1,5 +1,6 @@
 """Arms that train: shared starts, seeds side by side, divergence, and what is refused before anything is trained."""
 
+import dataclasses
 import json
 import types
 
@@ -318,6 +319,7 @@ def test_metrics_of_arms_that_are_not_run_now_are_no_mistake():
     require_metrics(paper, jobs[1:])
     with pytest.raises(ValueError, match="`metric` must be logged by the experiment, got 'of_the_treatment'"):
         require_metrics(paper, jobs)
+    require_metrics(dataclasses.replace(paper, source=None), jobs)  # A confirmation: other arms of its batch log them.
 
 
 @pytest.mark.exhaustive
