@@ -21,10 +21,10 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -158,6 +158,7 @@ def confirm_batch(
     results: str | Path,
     *,
     arms: Sequence[str] | None = None,
+    say: Callable[[str], Any] = lambda text: None,
 ) -> dict[str, Confirmation]:
     """Registers the claims of a batch by the rule; those that are registered stay as they are.
 
@@ -168,6 +169,7 @@ def confirm_batch(
         composed: arms by name.
         results: folder of results.
         arms: to confirm; None: those whose difference is separated from the baseline's, either way.
+        say: reports claims that the rule cannot register, where no arms are named; the others are.
 
     Returns:
         The registered claims of these arms, by paper.
@@ -195,7 +197,12 @@ def confirm_batch(
             raise ValueError(
                 f"`arms` must have one arm of {method.id}, got {name!r}: its claim is registered with {record.arm}."
             )
-        made[method.id] = record or _register(batch, method, name, measured, composed, results)
+        try:
+            made[method.id] = record or _register(batch, method, name, measured, composed, results)
+        except ValueError as error:
+            if arms is not None:
+                raise
+            say(f"Not registered: {error}")
     _write(results, made)
     return made
 

@@ -201,6 +201,10 @@ def test_a_claim_of_another_metric_is_confirmed_by_what_was_seen_of_it(measured,
     assert confirmation_changes(read_confirmations(asked.results)["up"], composed) == []
     with pytest.raises(ValueError, match="`same` claims curve, of which the study names no smallest effect"):
         confirm((of, rows, composed, asked), ["same"])
+    reported = []
+    rows = [row._replace(p=0.001) if row.arm == "same" else row for row in rows]
+    made = confirm_batch(of, rows, METHODS, composed, asked.results, say=reported.append)  # The rule goes on.
+    assert set(made) == {"up", "down"} and len(reported) == 1 and "Not registered: `same` claims curve" in reported[0]
 
 
 def test_too_few_runs_are_not_confirmed(calls, tmp_path, monkeypatch):
