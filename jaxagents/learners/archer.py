@@ -102,10 +102,11 @@ def make_archer(
         inner = actor.init(key, start_of_inner(start, ArcherState))
         earlier = start.critics if isinstance(start, ArcherState) else (None,) * NUM_CRITICS
         critics = tuple(values.init(params_of(inner), one) for one in earlier)
+        targets = tuple(jax.tree.map(jnp.copy, critic.params) for critic in critics)
         return ArcherState(
             inner=inner,
             critics=critics,
-            targets=tuple(jax.tree.map(jnp.copy, critic.params) for critic in critics),
+            targets=start.targets if isinstance(start, ArcherState) else targets,
             store=empty_store(example, capacity),
             filled=jnp.zeros(capacity, bool),
             num_updates=jnp.int32(0),

@@ -84,8 +84,9 @@ def make_digirl(
         the smaller of two heads for steps.
     """
     check_counts(capacity=capacity, batch_size=batch_size, num_steps=num_steps, num_value_steps=num_value_steps)
-    for name, number in {"share": share, "discount": discount}.items():
-        require_between(name, number, 0.0, 1.0)
+    require_between("discount", discount, 0.0, 1.0)
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"`share` must be in (0, 1], got {share}; try 0.1.")
 
     def init(key: Array, start: DigiRLState | Params | None = None) -> DigiRLState:
         inner = imitation.init(key, start_of_inner(start, DigiRLState))

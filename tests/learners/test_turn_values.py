@@ -142,8 +142,10 @@ def test_an_update_of_digirl_stores_fits_and_imitates(make_episode):
     assert float(metrics["imitated_turns"]) == 1.0
     state, metrics = update(state, KEY, episode)
     assert float(metrics["stored"]) == 4.0 and update._cache_size() == 1
-    with pytest.raises(ValueError, match=r"`share` must be from 0.0 to 1.0, got 2.0"):
-        make_digirl(noting(episode), FAKE, episode, capacity=4, batch_size=2, num_steps=1, num_value_steps=1, share=2.0)
+    counts = {"capacity": 4, "batch_size": 2, "num_steps": 1, "num_value_steps": 1}
+    for share in (0.0, 2.0):  # No episode would be the newest one, drawn again and again.
+        with pytest.raises(ValueError, match=rf"`share` must be in \(0, 1\], got {share}"):
+            make_digirl(noting(episode), FAKE, episode, share=share, **counts)
 
 
 def test_targets_of_turns_by_hand():
@@ -174,6 +176,7 @@ def test_fresh_actions_earn_what_critics_of_stored_turns_say(make_episode):
     for critic in state.critics:
         assert np.round(np.asarray(critic.opt_state), 5).tolist() in ([0.0, 0.0], [-8.0, 4.5])
     assert float(state.params) == 1.0  # Only critics learn yet.
+    np.testing.assert_array_equal(learner.init(KEY, state).targets, state.targets)  # Another stage goes on from it.
     state, metrics = update(state, KEY, episode)
     assert float(state.params) == 3.0 and float(metrics["stored"]) == 4.0 and update._cache_size() == 1
     # Critics of 3: Q 15, V 3.
