@@ -8,7 +8,7 @@ from flax import struct
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.interventions import episode_actions, replay, take_given, with_interventions
+from jaxagents.language.interventions import episode_actions, replay, with_interventions
 from jaxagents.language.mistakes import noisy_expert
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
@@ -25,11 +25,13 @@ class Revision:
         actions: int32 `[N, T, M]`, -1 after the end.
         cut: bool `[N, T]`, the last turn of the bad path.
         read: bool `[N, T]`, turns of the bad path, the last one included.
+        place: int32 `[N, T]`, turns of the good path that the others are.
     """
 
     actions: Array
     cut: Array
     read: Array
+    place: Array
 
 
 def make_revision_collector(
@@ -75,7 +77,7 @@ def make_revision_collector(
     require_between("doubt", doubt, 0.0, 1.0)
     if temperature not in (None, 1.0):
         raise ValueError(f"`temperature` must be null for probabilities of the policy's own, got {temperature}.")
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     noisy = with_interventions(environment, noisy_expert(environment, noise))
     play = make_dialogue(watched, policy)
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
@@ -96,6 +98,10 @@ def make_revision_collector(
         revision = revise(own_actions, own.valid, log_prob < jnp.log(doubt), good_actions)
         revised = replay(watched, start, revision.actions)
         is_revised = (state["index"] % 2 == 1) & ~own.success & revised.success
+        thoughts = good.thoughts
+        if thoughts is not None:
+            spliced = jnp.take_along_axis(thoughts, revision.place[..., None], axis=1)
+            thoughts = where_rows(is_revised, spliced, thoughts)
         actions, live = where_rows(is_revised, (revised.actions, revised.live), (good_actions, good.live))
         episode = transcribe(
             task,
@@ -103,6 +109,7 @@ def make_revision_collector(
             state["index"],
             actions,
             live,
+            thoughts=thoughts,
             aside=reflect_after(environment, revision.cut & is_revised[:, None]),
             ignored=revision.read & is_revised[:, None],
         )
@@ -138,4 +145,6 @@ def revise(bad: Array, live: Array, doubted: Array, good: Array) -> Revision:
     place = jnp.clip(turn - cut - 1 + num_shared, 0, num_turns - 1)
     later = jnp.take_along_axis(good, place[..., None], axis=1)
     later = jnp.where((turn - cut - 1 + num_shared < num_turns)[..., None], later, -1)
-    return Revision(actions=jnp.where((turn <= cut)[..., None], bad, later), cut=turn == cut, read=turn <= cut)
+    return Revision(
+        actions=jnp.where((turn <= cut)[..., None], bad, later), cut=turn == cut, read=turn <= cut, place=place
+    )

@@ -10,7 +10,7 @@ from jaxagents.environments.text.splits import hash_integers
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import IntervenedState, replay, take_given, with_interventions
+from jaxagents.language.interventions import IntervenedState, replay, with_interventions
 from jaxagents.language.mistakes import draw_admissible
 from jaxagents.language.relabel import Label, states_along, stretches
 from jaxagents.language.tasks import make_uniform, start_tasks
@@ -77,7 +77,7 @@ def make_curious_collector(
     counts = {"num_groups": num_groups, "group_size": group_size, "num_stretches": num_stretches}
     for name, count in (counts | {"num_candidates": num_candidates, "table_size": table_size}).items():
         require_positive(name, count)
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
     source = make_uniform(level=level)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.demonstrations import draw_action
-from jaxagents.language.interventions import IntervenedState, replay, take_given, with_interventions
+from jaxagents.language.interventions import IntervenedState, replay, with_interventions
 from jaxagents.language.mistakes import make_mistake_collector, noisy_expert
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflection, reflection_tokens
@@ -145,7 +145,7 @@ def make_consideration_collector(
     if not policy.layout.thought:
         raise ValueError("`policy.thought_tokens` must be positive to think of alternatives, got 0; try 8.")
     noisy = with_interventions(environment, noisy_expert(environment, noise))
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     words = outcome_words
     longest = policy.lexicon.max_tokens(words) if words else reflection_tokens(environment, policy)
     transcribe = make_transcriber(environment, policy, num_aside=policy.layout.action - 1 + longest)
@@ -181,8 +181,8 @@ def make_consideration_collector(
 
         turns = (jnp.swapaxes(keys, 0, 1), jnp.swapaxes(played.actions, 0, 1))
         aside = jnp.swapaxes(jax.lax.scan(step, start, turns)[1], 0, 1)
-        inner = (start[0].inner, start[1])
-        episode = transcribe(task, inner, state["index"], played.actions, played.live, aside=aside)
+        inner, thought = (start[0].inner, start[1]), {"thoughts": played.thoughts, "aside": aside}
+        episode = transcribe(task, inner, state["index"], played.actions, played.live, **thought)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import episode_actions, expert_along, replay, take_given, with_interventions
+from jaxagents.language.interventions import episode_actions, expert_along, replay, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
@@ -55,7 +55,7 @@ def make_fork_collector(
         "EvoCUA: Evolving Computer Use Agents via Learning from Scalable Synthetic Experience" (2026), section 5.3.
     """
     require_positive("num_episodes", num_episodes)
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     play = make_dialogue(watched, policy, sampling=Sampling(temperature=temperature))
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
@@ -69,13 +69,13 @@ def make_fork_collector(
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
         own = play(params, play_key, state["index"], task=task, start=start)
         own_actions, thoughts = episode_actions(environment, policy, own)
-        played, expert = replay(watched, start, own_actions), expert_along(watched, start, own_actions)
+        played, (expert, reasons) = replay(watched, start, own_actions), expert_along(watched, start, own_actions)
         fork = jnp.argmax(played.mistaken, axis=1)
         forked = jnp.any(played.mistaken, axis=1) & ~played.success
         kind = jnp.arange(_ROWS * fork.shape[0]) % _ROWS  # 0 and 1 correct, 2 and 3 reflect; even ones are preferred.
-        task, begin, own_actions, expert, fork, forked, live, index = jax.tree.map(
+        task, begin, own_actions, expert, reasons, fork, forked, live, index = jax.tree.map(
             lambda leaf: jnp.repeat(leaf, _ROWS, axis=0),
-            (task, (start[0].inner, start[1]), own_actions, expert, fork, forked, played.live, state["index"]),
+            (task, (start[0].inner, start[1]), own_actions, expert, reasons, fork, forked, played.live, state["index"]),
         )
         last, preferred = fork + kind // 2, kind % 2 == 0
         turn = jnp.arange(own_actions.shape[1])[None]
@@ -91,6 +91,7 @@ def make_fork_collector(
             2 * index + kind // 2,
             jnp.where(by_expert[..., None], expert, own_actions),
             live & (turn <= last[:, None]),
+            thoughts=reasons,
             aside=reflect_after(environment, (turn == fork[:, None]) & (kind >= 2)[:, None]),
             own=words,
         )

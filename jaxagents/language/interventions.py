@@ -11,8 +11,8 @@ from flax import struct
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
-Intervene = Callable[[Array, State, Array, Array], Array]
-"""`(key, state, action int32 [M], after_mistake bool []) -> action int32 [M]`, which is taken in place of the given."""
+Intervene = Callable[[Array, State, Array, Array, Array], Array]
+"""`(key, state, action int32 [M], after_mistake bool [], expert's int32 [M]) -> action int32 [M]`, which is taken."""
 
 
 @struct.dataclass
@@ -40,23 +40,25 @@ class Replay(NamedTuple):
         live: bool `[N, T]`, the turn took place.
         mistaken: bool `[N, T]`, it took place and was a mistake.
         success: bool `[N]`.
+        thoughts: int32 `[N, T, H]`, of the expert when it was asked in these turns; None where it does not think.
     """
 
     actions: Array
     live: Array
     mistaken: Array
     success: Array
+    thoughts: Array | None = None
 
 
-def with_interventions(environment: Environment, intervene: Intervene) -> Environment:
+def with_interventions(environment: Environment, intervene: Intervene | None = None) -> Environment:
     """Returns an environment in which `intervene` says what is taken in place of the action that was given.
 
     A mistake is an action after which the success is no closer, `d(s') >= d(s)`; in worlds that do not know the
-    distance d, one that is not the expert's.
+    distance d, one that is not what the expert said. It is asked once a turn: its choice may be random.
 
     Args:
         environment: a text world of one seat.
-        intervene: chooses the action.
+        intervene: chooses the action; None takes the given one.
 
     Returns:
         The environment; its states are `IntervenedState`s.
@@ -67,6 +69,7 @@ def with_interventions(environment: Environment, intervene: Intervene) -> Enviro
     if environment.text is None or environment.num_players > 1:
         raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}.")
     text = environment.text
+    asks = intervene is not None or text.distance is None
 
     def reset(key: Array, task: Task) -> tuple[IntervenedState, TimeStep]:
         reset_key, own_key = jax.random.split(key)
@@ -79,10 +82,12 @@ def with_interventions(environment: Environment, intervene: Intervene) -> Enviro
 
     def step(key: Array, state: IntervenedState, action: Array) -> tuple[IntervenedState, TimeStep]:
         own_key, next_key = jax.random.split(jax.random.wrap_key_data(state.key))
-        taken = intervene(own_key, state.inner, action, state.after_mistake).astype(jnp.int32)
+        right = text.expert(expert_key(state), state.inner)[0] if asks else action
+        taken = action if intervene is None else intervene(own_key, state.inner, action, state.after_mistake, right)
+        taken = taken.astype(jnp.int32)
         inner, timestep = environment.step(key, state.inner, taken)
         if text.distance is None:
-            mistaken = jnp.any(taken != text.expert(own_key, state.inner)[0])
+            mistaken = jnp.any(taken != right)
         else:
             mistaken = text.distance(inner) >= text.distance(state.inner)
         after = IntervenedState(
@@ -106,10 +111,9 @@ def with_interventions(environment: Environment, intervene: Intervene) -> Enviro
     return replace(environment, reset=reset, step=step, render=lift(environment.render), text=interface)
 
 
-def take_given(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
-    """Takes the action that was given: an intervention that is none."""
-    del key, state, after_mistake
-    return action
+def expert_key(state: IntervenedState) -> Array:
+    """Returns the key with which the expert is asked in a state: the first stream of what interventions have."""
+    return jax.random.split(jax.random.split(jax.random.wrap_key_data(state.key))[0])[0]
 
 
 def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> Replay:
@@ -125,14 +129,21 @@ def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], ac
     """
     keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Chance has no part.
 
+    thinks = bool(environment.text.patterns and environment.text.patterns.thought)
+
+    def think(state: IntervenedState) -> Array:
+        return environment.text.expert(expert_key(state), state)[1]
+
     def take(now: tuple[IntervenedState, TimeStep], given: Array) -> tuple[Any, Any]:
         live = ~(now[1].terminated | now[1].truncated)
+        thought = jax.vmap(think)(now[0]) if thinks else None
         state, timestep = jax.vmap(environment.step)(keys, now[0], given)
-        return (state, timestep), (state.action, live, state.after_mistake & live, timestep.info["success"] & live)
+        success = timestep.info["success"] & live
+        return (state, timestep), Replay(state.action, live, state.after_mistake & live, success, thought)
 
     turns = jax.lax.scan(take, start, jnp.swapaxes(actions, 0, 1))[1]
-    taken, live, mistaken, success = (jnp.swapaxes(leaf, 0, 1) for leaf in turns)
-    return Replay(actions=taken, live=live, mistaken=mistaken, success=jnp.any(success, axis=1))
+    played = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)
+    return played._replace(success=jnp.any(played.success, axis=1))
 
 
 def episode_actions(environment: Environment, policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
@@ -153,17 +164,23 @@ def episode_actions(environment: Environment, policy: LanguagePolicy, episode: E
     return jnp.where(read, actions[..., :most], -1), thoughts
 
 
-def expert_along(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> Array:
-    """Returns what the expert would do in every state that recorded actions lead to, int32 `[N, T, M]`.
+def expert_along(
+    environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array
+) -> tuple[Array, Array | None]:
+    """Returns what the expert would do and think in every state that recorded actions lead to.
 
     Args:
         environment: of `with_interventions`, see `replay`.
         start: see `replay`.
         actions: int32 `[N, T, M]`.
+
+    Returns:
+        Actions int32 `[N, T, M]`, and thoughts int32 `[N, T, H]` where it thinks.
     """
     keys = jax.random.split(jax.random.key(0), actions.shape[0])
 
-    def take(now: tuple[IntervenedState, TimeStep], given: Array) -> tuple[Any, Array]:
-        return jax.vmap(environment.step)(keys, now[0], given), jax.vmap(environment.text.expert)(keys, now[0])[0]
+    def take(now: tuple[IntervenedState, TimeStep], given: Array) -> tuple[Any, Any]:
+        return jax.vmap(environment.step)(keys, now[0], given), jax.vmap(environment.text.expert)(keys, now[0])
 
-    return jnp.swapaxes(jax.lax.scan(take, start, jnp.swapaxes(actions, 0, 1))[1], 0, 1)
+    turns = jax.lax.scan(take, start, jnp.swapaxes(actions, 0, 1))[1]
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), turns)

@@ -102,7 +102,8 @@ def make_selection_collector(
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, state["index"])
         item = jax.vmap(jax.random.choice)(keys, state["chosen"])
         task, start, played = play(jax.random.wrap_key_data(state["set_key"][0]), item)
-        episode = transcribe(task, (start[0].inner, start[1]), state["index"], played.actions, played.live)
+        begin, thoughts = (start[0].inner, start[1]), played.thoughts
+        episode = transcribe(task, begin, state["index"], played.actions, played.live, thoughts=thoughts)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")

@@ -94,6 +94,7 @@ def make_mistake_collector(
             state["index"],
             chosen.actions,
             chosen.live,
+            thoughts=chosen.thoughts,
             aside=reflect_after(environment, chosen.mistaken) if reflects else None,
             ignored=chosen.mistaken if mask_mistakes else None,
         )
@@ -107,11 +108,11 @@ def make_mistake_collector(
 def noisy_expert(environment: Environment, noise: float) -> Intervene:
     """Returns the intervention of an expert who takes a random admissible action now and then."""
 
-    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
+    def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
         del action, after_mistake
-        expert_key, noise_key, draw_key = jax.random.split(key, 3)
+        _, noise_key, draw_key = jax.random.split(key, 3)  # The first is the expert's, see `expert_key`.
         drawn = draw_admissible(environment, draw_key, state)
-        return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, environment.text.expert(expert_key, state)[0])
+        return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, right)
 
     return act
 

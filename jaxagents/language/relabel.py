@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import IntervenedState, episode_actions, replay, take_given, with_interventions
+from jaxagents.language.interventions import IntervenedState, episode_actions, replay, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
@@ -74,7 +74,7 @@ def make_stretch_collector(
         require_positive(name, count)
     if kind not in ("any", "prefixes"):
         raise ValueError(f"`kind` must be any or prefixes, got {kind!r}.")
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     play = make_dialogue(watched, policy, sampling=Sampling(temperature=temperature))
     transcribe = make_transcriber(environment, policy)
     source = make_uniform(level=level)

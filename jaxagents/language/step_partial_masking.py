@@ -75,6 +75,7 @@ def make_step_correction_collector(
             state["index"],
             played.actions,
             played.live,
+            thoughts=played.thoughts,
             aside=reflect_after(environment, played.mistaken),
             ignored=played.mistaken if mask_mistakes else None,
         )
@@ -92,7 +93,8 @@ def make_step_correction_collector(
 def expert_after_mistakes(environment: Environment) -> Intervene:
     """Returns the intervention of an expert who acts in the turn after every mistake."""
 
-    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
-        return jnp.where(after_mistake, environment.text.expert(key, state)[0], action)
+    def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
+        del key, state
+        return jnp.where(after_mistake, right, action)
 
     return act

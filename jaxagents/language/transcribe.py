@@ -23,10 +23,12 @@ def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_as
         num_aside: most tokens of what is thought before the expert's own thought.
 
     Returns:
-        `(task, start, group, actions int32 [N, T, M], live bool [N, T], *, aside=None, own=None, ignored=None) ->
-        Episode`. `aside`, int32 `[N, T, K]`, are words that are thought first, -1 for none; `own`, int32 `[N, T, H]`
-        and bool `[N, T]`, thoughts in place of the expert's in some turns; turns `ignored`, bool `[N, T]`, have no
-        thought and a `loss_weight` of 0. All else counts as sampled, with a behaviour log-probability of zero.
+        `(task, start, group, actions int32 [N, T, M], live bool [N, T], *, thoughts=None, aside=None, own=None,
+        ignored=None) -> Episode`. `thoughts`, int32 `[N, T, H]`, are what the expert thought when it chose; None asks
+        it anew, which is another choice where it chooses at random. `aside`, int32 `[N, T, K]`, are words that are
+        thought first, -1 for none; `own`, int32 `[N, T, H]` and bool `[N, T]`, thoughts in place of the expert's in
+        some turns; turns `ignored`, bool `[N, T]`, have no thought and a `loss_weight` of 0. All else counts as
+        sampled, with a behaviour log-probability of zero.
 
     Raises:
         ValueError: thoughts have not enough room.
@@ -48,6 +50,7 @@ def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_as
         actions: Array,
         live: Array,
         *,
+        thoughts: Array | None = None,
         aside: Array | None = None,
         own: tuple[Array, Array] | None = None,
         ignored: Array | None = None,
@@ -60,7 +63,7 @@ def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_as
             speaks = live[:, at] & (turn <= last)
             if not thinks:
                 return actions[:, at], None, speaks
-            thought = jax.vmap(environment.text.expert)(keys, state)[1]
+            thought = jax.vmap(environment.text.expert)(keys, state)[1] if thoughts is None else thoughts[:, at]
             if aside is not None:
                 thought = jax.vmap(compact)(jnp.concatenate([aside[:, at], thought], axis=1))
             if own is not None:

@@ -50,8 +50,9 @@ def match(predicted: Call, right: Call) -> Match:
     """Compares a call with the right one."""
     (keys, values), (wanted, wanted_values) = _parameters(predicted), _parameters(right)
     same = (keys[:, None] == wanted[None]) & (wanted >= 0)[None]  # [P, P], predicted by right
-    right_values = same & (values[:, None] == wanted_values[None])
     earlier = jnp.tril(keys[:, None] == keys[None], -1)
+    counts = ~jnp.any(earlier, axis=0)  # Of a key that comes twice, the last value counts.
+    right_values = same & (values[:, None] == wanted_values[None]) & counts[:, None]
     distinct = jnp.sum((keys >= 0) & ~jnp.any(earlier, axis=1))
     count, found = jnp.sum(wanted >= 0), jnp.sum(jnp.any(same, axis=0))
     union = count + distinct - found

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import crafting, lists
+from jaxagents.environments.text import crafting, lists, tools
 from jaxagents.environments.text.builder import make_text_world
 from jaxagents.environments.text.crafting_goals import made
 from jaxagents.environments.text.hints import with_hints
@@ -13,7 +13,7 @@ from jaxagents.environments.text.procedures import procedure
 from jaxagents.language.cues import make_curious_collector
 from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.hints import _after_failures, make_hint_collector
-from jaxagents.language.interventions import episode_actions, replay, take_given, with_interventions
+from jaxagents.language.interventions import episode_actions, replay, with_interventions
 from jaxagents.language.relabel import make_stretch_collector, stretches
 from jaxagents.language.relabeling import recorded_words
 from tests.fakes import jitted
@@ -55,6 +55,16 @@ def test_a_share_of_the_tasks_that_are_drawn_gives_a_hint():
     np.testing.assert_array_equal(some["inner"]["goal"], none["inner"]["goal"])  # They are the same tasks.
     with pytest.raises(ValueError, match="`share` must be"):
         with_hints(rules, write=procedure, share=1.5)
+
+
+def test_whether_a_task_gives_hints_says_nothing_of_the_task():
+    """Worlds split their keys in up to eleven."""
+    rules = tools.make_environment(impossible=0.5).text.rules
+    draw = with_hints(rules, write=lambda world, state: None, share=0.5).sample
+    tasks = jax.jit(jax.vmap(lambda key: draw(key, jnp.int32(0))))(jax.random.split(KEY, 512))
+    hint, impossible = np.asarray(tasks["hint"]), np.asarray(tasks["inner"]["impossible"])
+    assert 0.3 < hint.mean() < 0.7 and 0.3 < impossible.mean() < 0.7
+    assert abs(hint[impossible].mean() - hint[~impossible].mean()) < 0.2  # Of one stream: 1, and what is left.
 
 
 @pytest.mark.slow
@@ -134,7 +144,7 @@ def test_stretches_are_transcripts_that_solve_their_tasks(speak, kind):
     episode, metrics = jax.jit(lambda key: collector.collect(collector.init(key, params), params, key)[1:])(KEY)
     success = np.asarray(episode.success)
     assert metrics["labelled_fraction"].total == success.sum() and episode.success.shape == (192,)
-    watched = with_interventions(world, take_given)
+    watched = with_interventions(world)
     actions = recorded_words(policy, episode)[0][..., :2]
     start = jax.vmap(watched.reset)(jax.random.split(KEY, 192), episode.task)
     seen = jax.jit(replay, static_argnums=0)(watched, start, jnp.where(episode.valid[..., None], actions, -1))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxagents.environments.text import crafting
-from jaxagents.language.interventions import replay, take_given, with_interventions
+from jaxagents.environments.text import countdown, crafting, mastermind
+from jaxagents.language.interventions import replay, with_interventions
 from jaxagents.language.mistakes import make_mistake_collector
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.tasks import make_uniform, start_tasks
@@ -41,7 +41,7 @@ def task_of_two(world):
 
 
 def test_a_mistake_is_what_comes_no_closer_to_the_goal(world):
-    watched = with_interventions(world, take_given)
+    watched = with_interventions(world)
     task, good = task_of_two(world)
     one, other = (crafting.BASES[item] for item in np.asarray(task["ingredients"][good]))
     method, name = crafting.METHODS[int(task["methods"][good])], crafting.GOODS[good]
@@ -55,15 +55,15 @@ def test_a_mistake_is_what_comes_no_closer_to_the_goal(world):
     np.testing.assert_array_equal(played.actions[0], words(world, *output))
     # Without a distance, what the expert would not have done is one: it gets the first ingredient first.
     blind = dataclasses.replace(world, text=dataclasses.replace(world.text, distance=None))
-    again = REPLAY(with_interventions(blind, take_given), start, words(world, *output)[None])
+    again = REPLAY(with_interventions(blind), start, words(world, *output)[None])
     expert = world.text.expert(KEY, world.reset(KEY, task)[0])[0]
     assert bool(again.mistaken[0, 0]) == (expert.tolist() != words(world, output[0])[0].tolist())
     assert again.mistaken[0, 1:3].all() and not again.mistaken[0, -1]
 
 
 def test_who_intervenes_acts_and_is_told_of_the_mistake_before(world):
-    def intervene(key, state, action, after_mistake):
-        return jnp.where(after_mistake, world.text.expert(key, state)[0], action)
+    def intervene(key, state, action, after_mistake, right):
+        return jnp.where(after_mistake, right, action)
 
     corrected = with_interventions(world, intervene)
     task, _ = task_of_two(world)
@@ -88,9 +88,9 @@ def test_mistakes_are_read_and_not_learned_and_reflected_on_in_the_next_thought(
     actions, thoughts = recorded_words(policy, episode)
     source = make_uniform(num_tasks=64)
     task, start, _ = start_tasks(
-        with_interventions(world, take_given), source.choose(source.init(KEY, ROWS), KEY, jnp.arange(ROWS))
+        with_interventions(world), source.choose(source.init(KEY, ROWS), KEY, jnp.arange(ROWS))
     )
-    watched = REPLAY(with_interventions(world, take_given), start, actions[..., :2])
+    watched = REPLAY(with_interventions(world), start, actions[..., :2])
     np.testing.assert_array_equal(watched.live, episode.valid)
     assert (watched.mistaken.sum(axis=1) >= 2).all() and episode.success.all()
     learned = np.where(np.asarray(episode.action_mask), np.asarray(episode.loss_weight), 0.0).any(axis=2)
@@ -115,3 +115,25 @@ def test_refused(world, speak):
         make_mistake_collector(world, speak(world, thought_tokens=2), num_episodes=2)
     with pytest.raises(ValueError, match="`noise` must be"):
         make_mistake_collector(world, speak(world), num_episodes=2, noise=1.5)
+
+
+@pytest.mark.parametrize("make", [countdown.make_environment, mastermind.make_environment])
+def test_thoughts_and_mistakes_are_of_the_decision_that_was_taken(make, speak):
+    """Experts that choose at random among what is as good, and whose thoughts name the choice."""
+    world = jitted(make())
+    room = 24 if world.text.patterns.thought else 0
+    actor = speak(world, thought_tokens=room)
+    collector = make_mistake_collector(world, actor, num_episodes=ROWS, noise=0.0, reflects=False)
+    episode, metrics = jax.jit(lambda key: collector.collect(collector.init(key, None), None, key)[1:])(KEY)
+    actions, thoughts = recorded_words(actor, episode)
+    if world.text.distance is None:
+        assert float(metrics["mistake_rate"].total) == 0.0
+    if not room:
+        return
+    starts = jax.jit(jax.vmap(world.reset))(jax.random.split(KEY, ROWS), episode.task)[0]
+    ask = jax.jit(jax.vmap(jax.vmap(world.text.expert, in_axes=(0, None)), in_axes=(None, 0)))
+    would, thinks = ask(jax.random.split(KEY, 512), starts)
+    same = (would == actions[:, :1, : would.shape[2]]).all(axis=2)
+    assert same.any(axis=1).all() and not same.all()
+    width = min(thinks.shape[2], thoughts.shape[2])
+    assert (same & (thinks[..., :width] == thoughts[:, :1, :width]).all(axis=2)).any(axis=1).all()

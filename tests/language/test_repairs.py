@@ -17,7 +17,7 @@ from jaxagents.language.early_experience import (
     make_outcome_collector,
 )
 from jaxagents.language.evocua import make_fork_collector
-from jaxagents.language.interventions import Replay, replay, take_given, with_interventions
+from jaxagents.language.interventions import Replay, replay, with_interventions
 from jaxagents.language.limi import any_transcript, complete_and_long, longest, make_selection_collector
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.language.step_partial_masking import make_step_correction_collector
@@ -45,7 +45,7 @@ def collect(collector, params):
 
 def watch(environment, policy, episode):
     """Plays recorded actions again; returns them, and what came of them."""
-    watched = with_interventions(environment, take_given)
+    watched = with_interventions(environment)
     actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
     keys = jax.random.split(KEY, actions.shape[0])
     return actions, jax.jit(lambda: replay(watched, jax.vmap(watched.reset)(keys, episode.task), actions))()

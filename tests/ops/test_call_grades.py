@@ -17,6 +17,8 @@ CASES = {
     "a key is missing": ((0, 4, [1, 20, -1, -1]), (1, 1 / 2, 1, 1, 0), (1 + 6 * 2.5 / 4 - 3, 1.0, -2.0), -0.5),
     "a wrong key": ((0, 4, [1, 20, 2, 30]), (1, 1 / 3, 1, 1, 1), (1 + 6 * (2 + 1 / 3) / 4 - 3, 1.0, -2.0), -1.3),
     "a key twice": ((0, 4, [1, 20, 1, 20]), (1, 1 / 2, 1, 1, 0), (1 + 6 * 2.5 / 4 - 3, 1.0, -2.0), -0.5),
+    "two values of a key": ((0, 4, [1, 20, 1, 21]), (1, 1 / 2, 0, 1, 0), (1 + 6 * 1.5 / 4 - 3, 1.0, -2.0), -0.5),
+    "the last value is right": ((0, 4, [1, 21, 1, 20]), (1, 1 / 2, 1, 1, 0), (1 + 6 * 2.5 / 4 - 3, 1.0, -2.0), -0.5),
     "no key is right": ((0, 4, [2, 20, 3, 30]), (1, 0, 0, 2, 2), (1 + 6 * 1 / 4 - 3, 1.0, -2.0), -1.3),
     # Another tool: nothing else is looked at.
     "another name": ((0, 5, [1, 20, 6, 30]), (0, 1, 2, 0, 0), (-2.0, -2.0, -2.0), -1.5),
@@ -71,3 +73,9 @@ def test_the_same_under_jit_and_vmap():
 def test_another_detail_is_refused():
     with pytest.raises(ValueError, match="`detail` must be one of fine, intermediate, coarse, got 'rough'"):
         toolrl(call(*RIGHT), call(*RIGHT), jnp.bool_(True), detail="rough")
+
+
+def test_of_a_key_that_comes_twice_the_last_value_counts():
+    right = call(0, 4, [1, 20, -1, -1])
+    assert not match(call(0, 4, [1, 20, 1, 21]), right).exact and match(call(0, 4, [1, 21, 1, 20]), right).exact
+    np.testing.assert_allclose(errors(call(0, 4, [1, 20, 1, 21]), right, jnp.bool_(True)), -0.25)

@@ -19,7 +19,7 @@ def with_annotators(world: World, *, num_annotators: int = 3, miss: float = 0.3,
     Annotators take turns and add to the answers of those before them; the last one decides by all rules that any of
     them has seen, so that a rule is missed with `miss^K`. The chain of thoughts has what each of them thinks, `rule 0
     fits rule 2 fits rule 2 fits`. The refiner deletes what is repeated or contradicts the answer, and leaves `rule 2
-    fits`. Where somebody has to be asked first, the expert asks.
+    fits`. Where somebody has to be asked first, the expert asks, and cites no rule: `rule fits`.
 
     Args:
         world: the rules of `desk`, or such with house rules.

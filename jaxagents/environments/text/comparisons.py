@@ -58,10 +58,11 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
         allowed = jnp.ones(own.num_entries, bool) if world.allowed is None else world.allowed(inner)
         keys = jax.random.split(draw_key, _NUM_DRAWS)
         drawn = jax.vmap(lambda key: own.render(*own.draw(key, choose(key, allowed))))(keys)
-        other = drawn[jnp.argmax(jnp.any(drawn != right[None], axis=1))]
+        differs = jnp.any(drawn != right[None], axis=1)
+        other, asks = drawn[jnp.argmax(differs)], task["asks"] & jnp.any(differs)  # Without another there is no choice.
         side = jax.random.bernoulli(side_key).astype(jnp.int32)
         offered = jnp.where(side == 0, jnp.stack([right, other]), jnp.stack([other, right]))
-        return {"inner": inner, "asks": task["asks"], "offered": offered, "right": side, "answer": jnp.int32(-1)}
+        return {"inner": inner, "asks": asks, "offered": offered, "right": side, "answer": jnp.int32(-1)}
 
     def tell(state: State, seat: Array) -> Text:
         one, other = (quote(words, own) for words in state["offered"])

@@ -48,7 +48,7 @@ def with_guard(world: World, *, num_samples: int = 4, penalty: float = 0.0, cont
         models).
     """
     require_between("num_samples", num_samples, 0)
-    grammar, most = world.grammar, world.max_steps
+    grammar, limit, times = world.grammar, world.limit, 2 if num_samples > 1 else 1
     if world.num_seats > 1 or grammar.actions is None or len(grammar.actions) != grammar.num_entries:
         raise ValueError(f"`world` must have one seat and actions without free fields, got {world.name!r}.")
     if contract is not_lost and world.distance is None:
@@ -72,7 +72,7 @@ def with_guard(world: World, *, num_samples: int = 4, penalty: float = 0.0, cont
         return {**state, "inner": taken, **following, "draws": jnp.int32(0), "refused": jnp.asarray(replaced, bool)}
 
     def is_last(state: State) -> Array:
-        return (state["draws"] + 1 >= num_samples) | (state["rejected"] >= most)
+        return (state["draws"] + 1 >= num_samples) | (state["rejected"] >= state["most"])
 
     def play(key: Array, state: State, verb: Array, args: Array) -> State:
         return act(key, state, verb, args, ~keeps(state, verb, args) if num_samples else jnp.zeros((), bool))
@@ -90,22 +90,23 @@ def with_guard(world: World, *, num_samples: int = 4, penalty: float = 0.0, cont
 
     def start(key: Array, task: Task) -> State:
         counts = ("acts", "draws", "rejected", "violations", "fallbacks")
-        return {"inner": world.start(key, task), **dict.fromkeys(counts, jnp.int32(0)), "refused": jnp.zeros((), bool)}
+        most = jnp.int32(world.max_steps if limit is None else limit(task))
+        begun = {"inner": world.start(key, task), "most": most, "refused": jnp.zeros((), bool)}
+        return begun | dict.fromkeys(counts, jnp.int32(0))
 
     def status(state: State) -> Status:
         inner = outer.status(state)
         cost = penalty * (state["fallbacks"] if num_samples else state["violations"])
         parts = grades(**{name: state[name] for name in ("violations", "fallbacks", "refused")})
         return inner.replace(
-            over=inner.over | (state["acts"] >= most) if num_samples > 1 else inner.over,
+            over=inner.over | (state["acts"] >= state["most"]) if num_samples > 1 else inner.over,
             progress=None if inner.progress is None else inner.progress - cost,
             parts={**inner.parts, **parts},
         )
 
-    times, limit = 2 if num_samples > 1 else 1, world.limit
     return replace(
         outer,
-        max_steps=times * most,
+        max_steps=times * world.max_steps,
         limit=None if limit is None else lambda task: times * limit(task),
         start=start,
         play=play,

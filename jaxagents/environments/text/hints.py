@@ -38,7 +38,8 @@ def with_hints(world: World, *, write: Callable[[World, State], Text], cue: str 
     outer = with_inner_state(with_inner_task(world, hint=jnp.zeros((), bool)))
 
     def sample(key: Array, level: Array) -> Task:
-        hint = jax.random.bernoulli(jax.random.fold_in(key, _HINT), share)
+        # Folded twice: `fold_in(key, i)` is what `split(key, n)[i]` gives the world.
+        hint = jax.random.bernoulli(jax.random.fold_in(jax.random.fold_in(key, _HINT), _HINT), share)
         return outer.sample(key, level) | {"hint": hint}
 
     def tell(state: State, seat: Array) -> Text:

@@ -1,5 +1,7 @@
 """Questions between two actions: what is asked, what is right; where nothing is asked the world is as it was."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +56,19 @@ def test_one_of_the_two_actions_is_the_experts_and_to_take_it_is_a_success(askin
         assert named == f"take {('first', 'second')[side]}"
         assert float(world.text.distance(state)) == 1.0
     assert 0 < sum(sides) < 12 and len(ahead) > 2
+
+
+def test_where_one_action_alone_is_allowed_nothing_is_asked():
+    def allowed(state):
+        verb, args, _ = RULES.expert(KEY, state)
+        every = jax.vmap(RULES.grammar.entry)(jnp.arange(RULES.grammar.num_entries))
+        return (every[0] == verb) & (every[1] == args[None]).all(axis=(1, 2))
+
+    world = jitted(make_text_world(with_comparisons(dataclasses.replace(RULES, allowed=allowed), share=1.0)))
+    for number in range(4):
+        key = jax.random.fold_in(KEY, number)
+        _, timestep = world.reset(key, world.sample_task(key))
+        assert "second" not in sentence(world, timestep.observation).split()
 
 
 def test_the_expert_that_guesses_is_right_half_of_the_time():

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagents.environments.text import code, desk, errands, frozenlake
 from jaxagents.environments.text.annotators import deliberate, with_annotators
+from jaxagents.environments.text.budgets import with_turn_budget
 from jaxagents.environments.text.exploits import with_exploit
 from jaxagents.environments.text.guards import with_guard
 from jaxagents.environments.text.house_rules import KINDS, chains, draw_rules, with_house_rules
@@ -201,6 +202,19 @@ def test_fallbacks_and_violations_cost_progress(hand):
     np.testing.assert_allclose(difference, [0.0, 0.5, 0.0], atol=1e-5)
     _, timesteps, _ = hand.play(guarded(0, 2.0, "dense"), LAKE, ["down", "right"])
     np.testing.assert_allclose(float(timesteps[2].reward), -1.0 / 6 - 2.0, atol=1e-5)
+
+
+def test_a_guard_counts_the_turns_of_a_budget(hand):
+    """Of two turns at most two draws are rejected, and at most two actions taken."""
+    budget = functools.partial(with_turn_budget, fewest=2, most=12)
+    wrappers = {"budget": budget, "guard": functools.partial(with_guard, num_samples=4)}
+    environment = frozenlake.make_environment((4,), (0.3,), max_steps=12, wrappers=wrappers)
+    task = {"inner": LAKE, "budget": jnp.int32(2), "level": jnp.int32(0)}
+    _, timesteps, _ = hand.play(environment, task, ["down", "down"])
+    assert [bool(one.terminated | one.truncated) for one in timesteps] == [False, False, True]
+    _, timesteps, _ = hand.play(environment, task, ["right", "right", "right", "right"])
+    assert [counts(one)[1] for one in timesteps] == [0, 0, 0, 1, 2]  # The third one is replaced, and the fourth.
+    assert bool(timesteps[-1].terminated | timesteps[-1].truncated)
 
 
 @pytest.mark.parametrize("num_samples", [1, 4])
