@@ -101,8 +101,8 @@ def make_exploration_collector(
 def _random_actions(environment: Environment, noise: float) -> Intervene:
     """Returns the intervention of a random admissible action now and then."""
 
-    def act(key: Array, state: State, action: Array, after_mistake: Array) -> Array:
-        del after_mistake
+    def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
+        del after_mistake, right
         noise_key, draw_key = jax.random.split(key)
         drawn = draw_admissible(environment, draw_key, state)
         return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, action)

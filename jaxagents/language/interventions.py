@@ -11,6 +11,8 @@ from flax import struct
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
+_ASKED = 16  # A stream of the key that interventions get, who split it in less.
+
 Intervene = Callable[[Array, State, Array, Array, Array], Array]
 """`(key, state, action int32 [M], after_mistake bool [], expert's int32 [M]) -> action int32 [M]`, which is taken."""
 
@@ -112,8 +114,8 @@ def with_interventions(environment: Environment, intervene: Intervene | None = N
 
 
 def expert_key(state: IntervenedState) -> Array:
-    """Returns the key with which the expert is asked in a state: the first stream of what interventions have."""
-    return jax.random.split(jax.random.split(jax.random.wrap_key_data(state.key))[0])[0]
+    """Returns the key with which the expert is asked in a state, another than those of interventions."""
+    return jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(state.key))[0], _ASKED)
 
 
 def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> Replay:
