@@ -290,15 +290,10 @@ def _append(results: Path, study: str, lines: Sequence[Line]) -> None:
     path = batch_path(results, study)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(to_json(line._asdict()), separators=(",", ":")) + "\n" for line in lines)
-    while True:
-        with leased(results, f"batch-{study}") as mine:
-            if mine:
-                with path.open("ab+") as file:
-                    file.seek(max(0, file.seek(0, 2) - 1))
-                    whole = file.read() in (b"", b"\n")
-                    file.write(("" if whole else "\n").encode() + text.encode())
-                return
-        time.sleep(0.05)
+    with leased(results, f"batch-{study}"), path.open("ab+") as file:
+        file.seek(max(0, file.seek(0, 2) - 1))
+        whole = file.read() in (b"", b"\n")
+        file.write(("" if whole else "\n").encode() + text.encode())
 
 
 def _try(session: Session, job: Job, call: Any) -> None:

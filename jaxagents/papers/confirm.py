@@ -67,7 +67,7 @@ class Confirmation(NamedTuple):
         commit: of the code.
         time: UTC.
         looks: numbers of seeds after which a verdict may fall, see `study.Paper`; none: once, after all seeds.
-        metric: that is compared; "": the study's.
+        metric: that is compared; "" in records of before: the study's.
         digest: of all of this; another one says that the record was changed by hand.
     """
 
@@ -271,7 +271,7 @@ def _register(
         margin=float(f"{margin:.3g}"),
         seeds=fresh,
         looks=[count, len(fresh)] if count < len(fresh) else [],
-        metric="" if metric == study.metric else metric,
+        metric=metric,
         power=round(power_of(expected, effect, deviation, count, paired=paired), 3),
         measured=[float(f"{value:.4g}") for value in difference],
         settings={arm: composed[arm].settings for arm in named},

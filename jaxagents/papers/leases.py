@@ -4,12 +4,14 @@ import fcntl
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 LEASES_FOLDER = ".leases"
+_POLL_SECONDS = 0.05
 
 
 class Lease:
@@ -66,14 +68,14 @@ def take_lease(results: str | Path, name: str) -> Lease | None:
 
 
 @contextmanager
-def leased(results: str | Path, name: str) -> Iterator[bool]:
-    """Holds a lease, or not, for a block; yields whether it does."""
-    lease = take_lease(results, name)
+def leased(results: str | Path, name: str) -> Iterator[None]:
+    """Holds a lease for a block, and waits for it: what is read and written within is nobody else's meanwhile."""
+    while (lease := take_lease(results, name)) is None:
+        time.sleep(_POLL_SECONDS)
     try:
-        yield lease is not None
+        yield
     finally:
-        if lease is not None:
-            lease.release()
+        lease.release()
 
 
 def held_leases(results: str | Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ import datetime
 import hashlib
 import json
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,12 +138,8 @@ def register(
     """
     content = registered_content(paper, settings)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    while True:
-        with leased(results, "registrations") as mine:
-            if mine:
-                found, is_new = _register(Path(results), paper.id, Registration(digest, *_now(files), content), again)
-                break
-        time.sleep(0.1)
+    with leased(results, "registrations"):
+        found, is_new = _register(Path(results), paper.id, Registration(digest, *_now(files), content), again)
     if is_new and (uncommitted := _uncommitted(files)):
         say(
             f"{paper.id}: registered from what is not committed ({', '.join(uncommitted)}); commit it before the runs, "

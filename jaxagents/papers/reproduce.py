@@ -96,6 +96,9 @@ def run_study(
     Returns:
         Words of the arms, verdicts of the confirmed papers, and why arms failed, by name.
     """
+    if config.confirm and (config.status or request.overrides):
+        other = "status=true" if config.status else f"overrides={list(request.overrides)}"
+        raise ValueError(f"`confirm` must be alone: it registers claims about the committed arms, got {other}, too.")
     batch = load_batch(folder, name, batch_seeds(request))
     choose_arms(batch, request.arms)  # Refuses unknown ones before anything runs.
     if config.worker is not None:

@@ -1,9 +1,12 @@
 """Confirmations: what is registered follows from what was measured, and fresh seeds decide."""
 
+import dataclasses
 import json
 import re
+import threading
 
 import pytest
+from omegaconf import OmegaConf
 
 from jaxagents.papers import confirm as confirm_module
 from jaxagents.papers.batch import compose_batch, read_batch, run_batch
@@ -19,11 +22,13 @@ from jaxagents.papers.confirm import (
 )
 from jaxagents.papers.execution import read_paper_runs, run_papers
 from jaxagents.papers.judge import judge
+from jaxagents.papers.leases import leased
 from jaxagents.papers.registration import REGISTRATIONS_FILE, read_registrations
+from jaxagents.papers.reproduce import run_study
 from jaxagents.papers.study import Paper, make_study
 from jaxagents.reporting.statistics import Interval
 from jaxagents.training.methods import Method
-from tests import CONFIGS
+from tests import CONFIGS, ROOT
 from tests.papers.requests import STUDY, TARGET, request
 
 SEEDS = tuple(range(100, 108))
@@ -217,3 +222,30 @@ def test_too_few_runs_are_not_confirmed(calls, tmp_path, monkeypatch):
     rows, _ = measure_batch(of, read_batch(asked.results, "f/s"), composed, {})
     with pytest.raises(ValueError, match="`up` must be measured on 8 seeds before it is confirmed, got fewer of up"):
         confirm_batch(of, rows, METHODS, composed, asked.results, arms=["up"])
+
+
+def test_claims_of_two_processes_at_once_are_all_kept(measured):
+    """Who registers waits for who is at it."""
+    results = measured[3].results
+    with leased(results, "confirmations"):
+        other = threading.Thread(target=confirm, args=(measured, ["up"]))
+        other.start()
+        other.join(0.5)
+        assert other.is_alive() and read_confirmations(results) == {}
+    other.join()
+    confirm(measured, ["down"])
+    assert set(read_confirmations(results)) == {"up", "down"}
+
+
+def test_a_record_keeps_the_metric_of_the_study(measured):
+    of, _, _, _ = measured
+    record = confirm(measured, ["up"])["up"]
+    later = dataclasses.replace(of, study=dataclasses.replace(of.study, metric="curve"))
+    assert confirmed_paper(later, record, "T", "c").headline[0].metric == "score" == record.metric
+
+
+@pytest.mark.parametrize(("more", "name"), [({"status": True}, "status=true"), ({"trial": ("a=1",)}, "overrides=")])
+def test_claims_are_registered_about_the_committed_arms_alone(more, name, tmp_path):
+    config = OmegaConf.create({"confirm": True, "status": bool(more.get("status"))})
+    with pytest.raises(ValueError, match=f"`confirm` must be alone: .*{name}"):
+        run_study("turns", ROOT / "experiments", request(tmp_path, overrides=more.get("trial", ())), config, ROOT)
