@@ -110,7 +110,7 @@ def noisy_expert(environment: Environment, noise: float) -> Intervene:
 
     def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
         del action, after_mistake
-        _, noise_key, draw_key = jax.random.split(key, 3)
+        _, noise_key, draw_key = jax.random.split(key, 3)  # Three, for the same mistakes as in stored runs.
         drawn = draw_admissible(environment, draw_key, state)
         return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, right)
 

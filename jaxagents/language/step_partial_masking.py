@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.interventions import Intervene, episode_actions, replay, with_interventions
+from jaxagents.language.interventions import episode_actions, replay, with_interventions
 from jaxagents.language.tasks import make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
@@ -54,7 +54,7 @@ def make_step_correction_collector(
         "Training LLM-Based Agents with Synthetic Self-Reflected Trajectories and Partial Masking" (2025), section 3.
     """
     require_positive("num_episodes", num_episodes)
-    corrected = with_interventions(environment, expert_after_mistakes(environment))
+    corrected = with_interventions(environment, expert_after_mistakes)
     play = make_dialogue(corrected, policy, sampling=Sampling(temperature=temperature))
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
@@ -90,11 +90,7 @@ def make_step_correction_collector(
     )
 
 
-def expert_after_mistakes(environment: Environment) -> Intervene:
-    """Returns the intervention of an expert who acts in the turn after every mistake."""
-
-    def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
-        del key, state
-        return jnp.where(after_mistake, right, action)
-
-    return act
+def expert_after_mistakes(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
+    """Lets the expert act in the turn after every mistake, see `interventions.Intervene`."""
+    del key, state
+    return jnp.where(after_mistake, right, action)
