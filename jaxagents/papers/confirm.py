@@ -8,10 +8,11 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
 | first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8 |
 | last look | after 24 seeds, or as many as are left, where the first one decides nothing |
-| fresh | above every seed that was registered for a paper before, below search seeds, and without a run of the arm |
+| fresh | above all seeds of registered papers, below search seeds, without a run of either arm, never registered for it |
 
 The interval of d is the one of the batch's table: paired by seed where that pays, as starts differ from seed to seed.
-"below" turns the sign; "equal to" asks for an interval within the smallest effect. A claim may be of another metric
+A claim whose arms were changed since can be registered anew; the records of before stay in the file. "below" turns the
+sign; "equal to" asks for an interval within the smallest effect. A claim may be of another metric
 that the study reports, as in "rollout/thought_tokens_per_turn below grpo"; as the study names no smallest effect of it,
 the interval of d must exclude 0. Nothing is typed by hand.
 """
@@ -33,7 +34,7 @@ from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.leases import leased
 from jaxagents.papers.plan import reported_metrics
-from jaxagents.papers.power import power_of, seeds_needed
+from jaxagents.papers.power import first_look
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_runs
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, nearest
@@ -45,7 +46,6 @@ from jaxagents.training.methods import Method
 
 CONFIRMATIONS_FILE = "confirmations.json"
 MOST_SEEDS = 24
-_POWER = 0.9
 _LEVEL = 0.05
 _KINDS = {"above": "higher", "below": "lower", "equal to": "equal"}
 
@@ -69,6 +69,7 @@ class Confirmation(NamedTuple):
         looks: numbers of seeds after which a verdict may fall, see `study.Paper`; none: once, after all seeds.
         metric: that is compared; "" in records of before: the study's.
         digest: of all of this; another one says that the record was changed by hand.
+        number: 1 of the first registration of the paper, 2 of the second; not part of the file.
     """
 
     paper: str
@@ -86,20 +87,29 @@ class Confirmation(NamedTuple):
     looks: Sequence[int] = ()
     metric: str = ""
     digest: str = ""
+    number: int = 1
 
 
 def read_confirmations(results: str | Path) -> dict[str, Confirmation]:
-    """Reads the confirmations by paper.
+    """Reads the confirmations that count, by paper: the newest of each.
 
     Raises:
         ValueError: the file is damaged.
     """
+    return {paper: records[-1] for paper, records in _read_all(results).items()}
+
+
+def _read_all(results: str | Path) -> dict[str, list[Confirmation]]:
+    """Reads all confirmations by paper, the earliest first."""
     path = Path(results) / CONFIRMATIONS_FILE
     if not path.exists():
         return {}
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return {paper: Confirmation(**record) for paper, record in stored.items()}
+        return {
+            paper: [Confirmation(**record, number=number) for number, record in enumerate(records, start=1)]
+            for paper, records in stored.items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must hold confirmations, got a damaged file ({error}); try the one in git."
@@ -158,6 +168,7 @@ def confirm_batch(
     results: str | Path,
     *,
     arms: Sequence[str] | None = None,
+    anew: bool = False,
     say: Callable[[str], Any] = lambda text: None,
 ) -> dict[str, Confirmation]:
     """Registers the claims of a batch by the rule; those that are registered stay as they are.
@@ -169,6 +180,7 @@ def confirm_batch(
         composed: arms by name.
         results: folder of results.
         arms: to confirm; None: those whose difference is separated from the baseline's, either way.
+        anew: registers those once more whose arms are not as they were registered, or which have another arm now.
         say: reports claims that the rule cannot register, where no arms are named; the others are.
 
     Returns:
@@ -186,19 +198,23 @@ def confirm_batch(
     wanted = (
         arms if arms is not None else [r.arm for r in rows if r.role == METHOD and r.p is not None and r.p < _LEVEL]
     )
-    known = read_confirmations(results)
+    known = _read_all(results)
     made: dict[str, Confirmation] = {}
     for name in wanted:
         method = method_of(batch, name, methods)
         if method is None or (arms is None and "Claim" not in method.fields):
             continue
-        record = made.get(method.id, known.get(method.id))
+        earlier = known.get(method.id, [])
+        record = made.get(method.id, earlier[-1] if earlier else None)
+        if record is not None and method.id not in made and anew:
+            record = None if record.arm != name or confirmation_changes(record, composed) else record
         if arms is not None and record is not None and record.arm != name:
             raise ValueError(
-                f"`arms` must have one arm of {method.id}, got {name!r}: its claim is registered with {record.arm}."
+                f"`arms` must have one arm of {method.id}, got {name!r}: its claim is registered with {record.arm}; "
+                "register=true registers it anew, and the page says how often that was done."
             )
         try:
-            made[method.id] = record or _register(batch, method, name, measured, composed, results)
+            made[method.id] = record or _register(batch, method, name, measured, composed, results, earlier)
         except ValueError as error:
             if arms is not None:
                 raise
@@ -238,6 +254,7 @@ def _register(
     measured: Mapping[str, Measured],
     composed: Mapping[str, Composed],
     results: str | Path,
+    earlier: Sequence[Confirmation],
 ) -> Confirmation:
     study = batch.study
     rivals = [*(arm.name for arm in batch.arms), *([START] if study.start is not None else [])]
@@ -248,7 +265,7 @@ def _register(
             f"`{method.id}` must be measured on {LEAST_SEEDS} seeds before it is confirmed, got fewer of {missing[0]}; "
             f"try reproduce.py study={study.id.partition('/')[2]}."
         )
-    fresh = _fresh_seeds(results, composed[name])
+    fresh = _fresh_seeds(results, [composed[arm] for arm in named], earlier)
     beside = measured[name].start if rival == START else measured[rival].values_of(metric, study)
     own, others = by_seed(measured[name].values_of(metric, study), beside)
     difference, paired = paired_or_welch_interval(own, others), pairing_pays(own, others)
@@ -260,8 +277,7 @@ def _register(
             f"before it is confirmed, got {describe_interval(difference._asdict())}."
         )
     expected = Expectation(metric, kind, (name, rival), margin)
-    needed = seeds_needed(expected, effect, deviation, _POWER, paired=paired) or MOST_SEEDS
-    count = min(max(needed, LEAST_SEEDS), len(fresh))
+    count, power = first_look(expected, effect, deviation, len(fresh), paired=paired)
     record = Confirmation(
         paper=method.id,
         study=study.id,
@@ -272,11 +288,12 @@ def _register(
         seeds=fresh,
         looks=[count, len(fresh)] if count < len(fresh) else [],
         metric=metric,
-        power=round(power_of(expected, effect, deviation, count, paired=paired), 3),
+        power=round(power, 3),
         measured=[float(f"{value:.4g}") for value in difference],
         settings={arm: composed[arm].settings for arm in named},
         commit=versions().get("commit"),
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        number=len(earlier) + 1,
     )
     return record._replace(digest=_digest(record))
 
@@ -315,28 +332,38 @@ def margin_of(kind: str, difference: Interval, smallest: float) -> tuple[float, 
     return margin, sign * (mean if seen else 2.0 * margin)
 
 
-def _fresh_seeds(results: str | Path, arm: Composed) -> list[int]:
+def _fresh_seeds(results: str | Path, arms: Sequence[Composed], earlier: Sequence[Confirmation]) -> list[int]:
     registered = [one.content.get("seeds", []) for of in read_registrations(results).values() for one in of]
     first = max((seed for seeds in registered for seed in seeds if seed < SEARCH_SEEDS), default=-1) + 1
-    played = read_runs(results, arm.address).runs
-    fresh = [seed for seed in range(first, SEARCH_SEEDS) if seed not in played][:MOST_SEEDS]
+    known = {seed for arm in arms for seed in read_runs(results, arm.address).runs}
+    known |= {seed for record in earlier for seed in record.seeds}
+    fresh = [seed for seed in range(first, SEARCH_SEEDS) if seed not in known][:MOST_SEEDS]
     if len(fresh) < LEAST_SEEDS:
         raise ValueError(
-            f"`{arm.name}` must have {LEAST_SEEDS} fresh seeds below {SEARCH_SEEDS}, got {len(fresh)}; raise the "
-            "`version` of its study."
+            f"`{arms[0].name}` must have {LEAST_SEEDS} fresh seeds from {first} to {SEARCH_SEEDS - 1}, got "
+            f"{len(fresh)}: of the others, runs of {' or '.join(arm.name for arm in arms)} are known, or they were "
+            "registered for it before."
         )
     return fresh
 
 
 def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
+    """Adds the records that are not there; one that another process has added since it was looked for stays."""
     with leased(results, "confirmations"):
-        known = {**made, **read_confirmations(results)}
-        record = {paper: to_json(one._asdict()) for paper, one in sorted(known.items())}
-        write_atomically(Path(results) / CONFIRMATIONS_FILE, json.dumps(record, indent=1) + "\n")
+        known = _read_all(results)
+        for paper, record in made.items():
+            of_paper = known.setdefault(paper, [])
+            if record.number > len(of_paper):
+                of_paper.append(record)
+        content = {
+            paper: [{name: value for name, value in to_json(one._asdict()).items() if name != "number"} for one in of]
+            for paper, of in sorted(known.items())
+        }
+        write_atomically(Path(results) / CONFIRMATIONS_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _digest(record: Confirmation) -> str:
-    content = {name: value for name, value in to_json(record._asdict()).items() if name != "digest"}
+    content = {name: value for name, value in to_json(record._asdict()).items() if name not in ("digest", "number")}
     for later in ("looks", "metric"):  # Records of before have none.
         if not content[later]:
             del content[later]

@@ -8,7 +8,7 @@ from scipy import special
 from jaxagents.papers.expectations import START, Expectation
 from jaxagents.papers.judge import HELD, decide
 from jaxagents.papers.study import LEAST_SEEDS
-from jaxagents.reporting.statistics import Interval
+from jaxagents.reporting.statistics import Interval, spent_levels
 
 MOST_SEEDS = 200
 _TRIALS = 20000
@@ -50,3 +50,20 @@ def seeds_needed(
         else:
             low = middle + 1
     return low
+
+
+def first_look(
+    expected: Expectation, effect: float, deviation: float, most: int, power: float = 0.9, *, paired: bool = False
+) -> tuple[int, float]:
+    """Returns after how many seeds to look first where `most` are the last look, and the power of this look.
+
+    Of two looks the first one may spend a share of the error alone, see `statistics.spent_levels`: its interval is
+    wider than that of all seeds. It comes after the fewest seeds of that power, or after all of them.
+    """
+    for count in range(min(LEAST_SEEDS, most), most + 1):
+        share = spent_levels(sorted({count / most, 1.0}))[0]
+        looked = expected._replace(confidence=1.0 - (1.0 - expected.confidence) * share)
+        found = power_of(looked, effect, deviation, count, paired=paired)
+        if found >= power:
+            break
+    return count, found

@@ -204,7 +204,8 @@ def confirmed_papers(
     composed, _ = compose_batch(batch, replace(request, arms=None))
     methods = {name: read_method(path) for name, path in method_files(request.config_folder).items()}
     if rows:
-        confirm_batch(batch, rows, methods, composed, request.results, arms=arms, say=print)
+        options: dict[str, Any] = {"arms": arms, "anew": request.register, "say": print}
+        confirm_batch(batch, rows, methods, composed, request.results, **options)
     papers, changed = [], {}
     for record in read_confirmations(request.results).values():
         if record.study == batch.study.id and (arms is None or record.arm in arms):

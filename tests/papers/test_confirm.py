@@ -100,7 +100,7 @@ def test_a_registration_stays_and_a_change_by_hand_is_flagged(measured):
     assert confirm(measured)["up"] == first
     path = asked.results / CONFIRMATIONS_FILE
     stored = json.loads(path.read_text())
-    stored["up"]["margin"] = 0.1
+    stored["up"][-1]["margin"] = 0.1
     path.write_text(json.dumps(stored))
     record = read_confirmations(asked.results)["up"]
     assert confirmation_changes(record, composed) == ["the record, by hand"]
@@ -121,7 +121,7 @@ def test_another_arm_of_a_registered_method_is_refused(measured, monkeypatch):
     made = confirm(measured)
     monkeypatch.setattr(confirm_module, "method_of", lambda *_: METHODS["up"])
     with pytest.raises(
-        ValueError, match="`arms` must have one arm of up, got 'same': its claim is registered with up."
+        ValueError, match="`arms` must have one arm of up, got 'same': its claim is registered with up; register=true"
     ):
         confirm(measured, arms=["up", "same"])
     assert confirm(measured) == {"up": made["up"]}
@@ -143,7 +143,41 @@ def test_seeds_that_the_arm_has_played_are_not_fresh(measured):
     (asked.results / CONFIRMATIONS_FILE).unlink()
     again = confirm(measured, ["up"])["up"]
     assert again.seeds == [*range(8, 32)] and again.margin == first.margin
-    assert confirm(measured, ["down"])["down"].seeds == [*range(24)]
+
+
+def test_seeds_whose_runs_of_the_rival_are_known_are_not_fresh(measured):
+    of, _, composed, asked = measured
+    down = confirm(measured, ["down"])["down"]
+    run_papers([confirmed_paper(of, down, "T", "c")], asked)
+    assert confirm(measured, ["up"])["up"].seeds == [*range(8, 32)]  # Base was run with 0 to 7 for `down`.
+
+
+def test_a_claim_whose_arm_was_changed_is_registered_anew_and_the_first_record_stays(measured):
+    of, rows, composed, asked = measured
+    first = confirm(measured, ["up"])["up"]
+    assert first.number == 1
+    assert (
+        confirm_batch(of, rows, METHODS, composed, asked.results, arms=["up"], anew=True)["up"] == first
+    )  # No change.
+    other = {**composed, "up": composed["up"]._replace(settings="another", address="elsewhere")}
+    assert confirm_batch(of, rows, METHODS, other, asked.results, arms=["up"])["up"] == first
+    again = confirm_batch(of, rows, METHODS, other, asked.results, arms=["up"], anew=True)["up"]
+    assert again.number == 2 and again.seeds == [*range(24, 48)] and again.settings["up"] == "another"
+    assert read_confirmations(asked.results)["up"] == again and confirmation_changes(again, other) == []
+    stored = json.loads((asked.results / CONFIRMATIONS_FILE).read_text())["up"]
+    assert [record["seeds"][0] for record in stored] == [0, 24] and "number" not in stored[0]
+    for _ in range(2):
+        again = confirm_batch(of, rows, METHODS, other, asked.results, arms=["up"], anew=True)["up"]
+    assert again.number == 2
+
+
+def test_without_fresh_seeds_nothing_is_registered(measured, monkeypatch):
+    monkeypatch.setattr(confirm_module, "SEARCH_SEEDS", 31)
+    of, rows, composed, asked = measured
+    confirm(measured, ["up"])
+    other = {**composed, "up": composed["up"]._replace(settings="another")}
+    with pytest.raises(ValueError, match="`up` must have 8 fresh seeds from 0 to 30, got 7: of the others, runs of up"):
+        confirm_batch(of, rows, METHODS, other, asked.results, arms=["up"], anew=True)
 
 
 def test_fresh_seeds_are_above_all_that_were_registered(measured):

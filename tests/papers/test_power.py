@@ -3,7 +3,7 @@
 import pytest
 
 from jaxagents.papers.expectations import Expectation
-from jaxagents.papers.power import power_of, seeds_needed
+from jaxagents.papers.power import first_look, power_of, seeds_needed
 
 HIGHER = Expectation("success", "higher", ("a", "b"), 0.05)
 
@@ -32,3 +32,15 @@ def test_paired_seeds_have_half_of_the_degrees_of_freedom():
     # 1 - nct.cdf(t.ppf(0.975, f), f, 1 / (1 / sqrt(8))) of scipy.stats, for f of 14 and of 7.
     alone, paired = (power_of(HIGHER, 0.1, 0.1, 8, paired=paired) for paired in (False, True))
     assert alone == pytest.approx(0.749, abs=0.015) and paired == pytest.approx(0.681, abs=0.015)
+
+
+def test_a_first_look_has_its_power_at_the_share_of_the_error_that_it_may_spend():
+    # By hand at the normal limit: after 16 of 24 seeds ln(1 + 1.718 * 2 / 3) = 0.764 of 5 % is spent, 3.8 % on two
+    # sides, and n = (2.073 + 1.2816)^2 (sd / effect)^2 = 15.9.
+    wide = HIGHER._replace(margin=0.0)
+    count, power = first_look(wide, 0.1, 0.119, 24)
+    assert count in range(15, 19) and 0.9 <= power < 0.93
+    assert count > seeds_needed(wide, 0.1, 0.119) and power < power_of(wide, 0.1, 0.119, count)
+    assert first_look(HIGHER, 0.1, 0.001, 24) == (8, 1.0)
+    count, power = first_look(HIGHER, 0.1, 1.0, 24)
+    assert count == 24 and power == power_of(HIGHER, 0.1, 1.0, 24) < 0.1  # One look with the whole of the error.
