@@ -25,7 +25,6 @@ def main(config: DictConfig) -> None:
     # Imported here: help and mistakes in names come without jax.
     from jaxagents.papers.plan import make_request
     from jaxagents.papers.reproduce import end_with_parent, reproduce_papers, reproduce_studies
-    from jaxagents.papers.runs import require_layout
 
     if not config.paper and not config.study:
         raise ValueError(
@@ -36,8 +35,6 @@ def main(config: DictConfig) -> None:
         request = replace(make_request(config, ROOT), config_folder=configs)
         if config.worker is not None:
             end_with_parent()
-        if not config.migrate:
-            require_layout(request.results)
         run = reproduce_papers if config.paper or config.check or config.migrate else reproduce_studies
         with when_interrupted(lambda: "what is stored stays, and the same command runs the rest"):
             output, failed = run(config, folder, request, Path(__file__).resolve())

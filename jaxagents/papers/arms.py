@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from hydra.utils import get_object
 
-from jaxagents.papers.study import Arm, Paper, Study, Trained, Variant, nearest
+from jaxagents.papers.study import Arm, Paper, Study, Variant, nearest
 from jaxagents.training.build import Stage, build_stage, resolve
 from jaxagents.training.composition import compose, merge_overrides
 from jaxagents.training.config import DevicesConfig, config_hash, make_section
@@ -48,7 +48,6 @@ class Composed(NamedTuple):
         recipe: of what every run trains; None of a function.
         start: of what its runs start from, or its function is called with; None: of nothing.
         function: node with a `_target_`, None of an experiment.
-        companions: of what the function is called with, too, by name.
         asked: resolved settings of what is trained, or of the function, and of the evaluations of all stages; not
             names, seeds, devices and logging. With the versions of study and arm.
     """
@@ -59,7 +58,6 @@ class Composed(NamedTuple):
     recipe: Recipe | None
     start: Recipe | None
     function: Mapping[str, Any] | None
-    companions: Mapping[str, Recipe]
     asked: Mapping[str, Any]
 
 
@@ -108,21 +106,17 @@ def compose_arm(
         function = {**(study.arguments or {}), **arm.function}
         function |= _taken(arm.function["_target_"], variant.arguments or {})
     if arm.overrides:
-        recipe = _make_recipe(arm.name, Trained(arm.overrides), folder, further, quick)
+        recipe = _make_recipe(arm.overrides, folder, further, quick)
         if study.start is not None:
             start, recipe = _split_recipe(study, arm.name, recipe, called=function is not None)
-    companions = {
-        name: _make_recipe(name, trained, folder, (), quick)._replace(seed=study.start_seed, version=study.version)
-        for name, trained in (arm.companions or {}).items()
-    }
     recipe = None if function is not None else recipe
     settings = {
-        "train": _content(recipe, start, function, companions),
+        "train": _content(recipe, start, function),
         "evaluation": [] if recipe is None else [node["evaluation"] for node in recipe.stages.values()],
     }
     asked = {**settings, "version": [study.version, arm.version]}
     hashes = config_hash(asked), config_hash(settings)
-    return Composed(arm.name, *hashes, recipe, start, function, companions, asked)
+    return Composed(arm.name, *hashes, recipe, start, function, asked)
 
 
 def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
@@ -215,15 +209,9 @@ def _taken(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if takes_all or name in parameters}
 
 
-def _make_recipe(name: str, trained: Trained, folder: Path, further: Sequence[str], quick: bool) -> Recipe:
-    wanted = [*trained.overrides, f"quick={str(quick).lower()}"]
-    config = _resolved(folder, tuple(merge_overrides(wanted, list(further))))
-    stages = stage_configs(config)
-    if trained.stage is not None and trained.stage not in stages:
-        raise ValueError(f"`stage` of {name} must be one of {', '.join(stages)}, got {trained.stage!r}.")
-    names = list(stages)
-    kept = names[: names.index(trained.stage) + 1] if trained.stage is not None else names
-    return Recipe(config=config, stages={stage: stages[stage] for stage in kept})
+def _make_recipe(overrides: Sequence[str], folder: Path, further: Sequence[str], quick: bool) -> Recipe:
+    config = _resolved(folder, tuple(merge_overrides([*overrides, f"quick={str(quick).lower()}"], list(further))))
+    return Recipe(config=config, stages=stage_configs(config))
 
 
 @cache
@@ -248,9 +236,7 @@ def _split_recipe(study: Study, arm: str, recipe: Recipe, *, called: bool) -> tu
     return start, recipe._replace(stages={name: recipe.stages[name] for name in others}, first=1)
 
 
-def _content(
-    recipe: Recipe | None, start: Recipe | None, function: Mapping[str, Any] | None, companions: Mapping[str, Recipe]
-) -> dict[str, Any]:
+def _content(recipe: Recipe | None, start: Recipe | None, function: Mapping[str, Any] | None) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if recipe is not None:
         content["stages"] = _stage_contents(recipe, None if start is None else next(iter(start.stages)))
@@ -258,8 +244,6 @@ def _content(
         content["start"] = [*_stage_contents(start), start.seed]
     if function is not None:
         content["function"] = dict(function)
-    if companions:
-        content["companions"] = {name: [*_stage_contents(one), one.seed] for name, one in companions.items()}
     return content
 
 

@@ -202,7 +202,7 @@ def _try_functions_of_others(batch: Paper, arm: Composed, request: Request) -> N
     Raises:
         ValueError: numbers that are not finite came of it; names the functions.
     """
-    recipes = [recipe.stages for recipe in (arm.recipe, arm.start, *arm.companions.values()) if recipe is not None]
+    recipes = [recipe.stages for recipe in (arm.recipe, arm.start) if recipe is not None]
     arguments = {name: value for name, value in (arm.function or {}).items() if name != "_target_"}
     if request.quick or not (functions := functions_of_others([*recipes, arguments])):
         return

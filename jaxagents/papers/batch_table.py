@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -11,15 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxagents.papers.arms import Composed
-from jaxagents.papers.batch import STUDIES_FOLDER, Line
+from jaxagents.papers.batch import Line
 from jaxagents.papers.expectations import START, Expectation
-from jaxagents.papers.forest import Forest, lay_out_forest
-from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, Verdict, decide
+from jaxagents.papers.judge import MISSING, NOT_HELD, UNDECIDED, Finding, decide
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import LEAST_SEEDS, Paper, Study
-from jaxagents.reporting.html import write_page
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.statistics import (
     Interval,
     by_seed,
@@ -28,7 +23,7 @@ from jaxagents.reporting.statistics import (
     paired_or_welch_p_value,
     t_interval,
 )
-from jaxagents.reporting.tables import describe_interval, describe_number, markdown_row
+from jaxagents.reporting.tables import describe_interval
 
 BETTER, WORSE, NOT_SEPARATED, NO_HEADROOM = "better", "worse", "not separated", "no headroom"
 BASELINE, METHOD, NOT_RUN, FEW = "baseline", "method", "not run", "too few seeds"
@@ -189,104 +184,11 @@ def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding
     table = Table(title=f"{batch.id}: {metric}, means over seeds with 95 % intervals")
     for column in columns_of(metric):
         table.add_column(column, justify="left" if column in ("arm", "beside the baseline") else "right")
-    for row in filter(_has_begun, rows):
+    for row in filter(has_begun, rows):
         table.add_row(*cells_of(row))
     console.print(table)
     for line in notes_of(rows, checks):
         console.print(line, markup=False, highlight=False)
-
-
-def write_batch_page(
-    results: Path,
-    batch: Paper,
-    rows: Sequence[Measured],
-    checks: Sequence[Finding],
-    verdicts: Mapping[str, tuple[Verdict, bool]] = MappingProxyType({}),
-) -> Path:
-    """Writes the page of a study, `studies/<family>/<name>.md`, with its picture beside it.
-
-    Args:
-        results: folder of results.
-        batch: see `library.load_batch`.
-        rows: that were measured, see `measure_batch`.
-        checks: what its baselines must show.
-        verdicts: by paper, what fresh seeds say of the claims that were registered by the rule, and whether anything
-            was changed since.
-
-    Returns:
-        Its path.
-    """
-    study = batch.study
-    path = results / STUDIES_FOLDER / f"{study.id}.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    first = study.arms[0].name if study.arms else ""
-    picture = path.with_suffix(".svg")
-    write_page(picture, "forest.svg", forest=lay_out_batch(batch, rows))
-    further = reported_metrics(batch)[1:]
-    lines = [
-        f"# Study {study.id}\n\n{study.question}\n\n",
-        "Written by `python experiments/reproduce.py` from the runs beside this page; do not edit.\n\n",
-        *([f"{study.learned.strip()}\n\n"] if study.learned else []),
-        f"![Differences to {first}]({picture.name})\n\n",
-        markdown_row(*columns_of(study.metric), *further),
-        markdown_row(*["---"] * (len(columns_of(study.metric)) + len(further))),
-        *[
-            markdown_row(*cells_of(row), *[describe_number(row.mean_of(name)) for name in further])
-            for row in filter(_has_begun, rows)
-        ],
-        "\n",
-        *[f"- {line}\n" for line in notes_of(rows, checks)],
-        f"\nDifferences are to `{first}`{_others(rows, first)}, more than 0 where an arm is better, with Welch's 95 % "
-        "intervals; they are paired by seed where the measured correlation pays for it. p is adjusted by Holm over the "
-        "arms. Trials are settings that were tried besides the arm's own.\n",
-        f"\nRun it: `python experiments/reproduce.py study={study.id.partition('/')[2]}`.\n",
-        *_confirmed(verdicts),
-        *([f"\n## How the setting was found\n\n{study.notes.strip()}\n"] if study.notes else []),
-    ]
-    write_atomically(path, "".join(lines))
-    return path
-
-
-def _confirmed(verdicts: Mapping[str, tuple[Verdict, bool]]) -> list[str]:
-    """Returns the table of what fresh seeds say."""
-    lines = []
-    for paper, (verdict, changed) in verdicts.items():
-        for one in verdict.headline:
-            measured = one.reason if one.measured is None else describe_interval(one.measured._asdict())
-            word = verdict.describe(changed=changed)
-            lines.append(markdown_row(paper, one.expectation.describe(), word, measured, str(len(one.seeds))))
-    if not lines:
-        return []
-    head = ("paper", "claim", "verdict", "measured", "seeds")
-    return [
-        "\n## On fresh seeds\n\nClaims that were registered by rule after the batch, and then run: "
-        "[what a verdict means](../../../docs/papers.md#what-a-verdict-means).\n\n",
-        markdown_row(*head),
-        markdown_row(*["---"] * len(head)),
-        *lines,
-    ]
-
-
-def _others(rows: Sequence[Measured], first: str) -> str:
-    """Returns the arms that are compared with another baseline."""
-    others: dict[str, list[str]] = {}
-    for row in rows:
-        if row.rival not in ("", first):
-            others.setdefault(row.rival, []).append(f"`{row.arm}`")
-    named = [f"of {', '.join(arms)} to `{rival}`" for rival, arms in others.items()]
-    return f" (but {'; '.join(named)})" if named else ""
-
-
-def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
-    """Lays out the differences of all arms to their rivals, in units of the smallest effect."""
-    first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
-    compared = {row.arm: row for row in rows if row.difference is not None}
-    findings = {}
-    for name, row in compared.items():
-        expected = Expectation(study.metric, "higher", (name, row.rival), study.smallest_effect)
-        findings[name] = [Finding(expected, "", row.word, row.difference)]
-    forest = lay_out_forest(f"Differences to {first} in units of {study.smallest_effect:g}: {study.id}", findings)
-    return forest._replace(caption=f"in units of {study.smallest_effect:g}, the smallest effect worth having (green)")
 
 
 def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds: Sequence[int]) -> Finding:
@@ -317,7 +219,7 @@ def _signed(interval: Interval, sign: float) -> Interval:
     return Interval(mean, min(low, high), max(low, high))
 
 
-def _has_begun(row: Measured) -> bool:
+def has_begun(row: Measured) -> bool:
     """Returns whether there is a run of an arm, or a reason why there is none."""
     return bool(row.values or row.diverged or row.failure)
 
@@ -352,7 +254,7 @@ def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
         for one in checks
     ]
     lines += [f"Failed: {row.arm}: {row.failure}" for row in rows if row.failure]
-    waiting = [f"`{row.arm}`" for row in rows if not _has_begun(row)]
+    waiting = [f"`{row.arm}`" for row in rows if not has_begun(row)]
     lines += [f"Not run: {', '.join(waiting)}."] if waiting else []
     minutes, cpu = sum(row.minutes for row in rows), sum(row.cpu_minutes for row in rows)
     lines.append(

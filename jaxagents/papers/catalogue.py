@@ -1,18 +1,13 @@
-"""Cards of what papers say, whether they are tested here or not, and the runs and verdicts of those that are."""
+"""Cards of what papers say, whether they are tested here or not."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from jaxagents.papers.arms import Composed, compose_arms, settings_of
-from jaxagents.papers.judge import Verdict, judge
 from jaxagents.papers.library import YamlLoader
-from jaxagents.papers.registration import changes_since, read_registrations
-from jaxagents.papers.runs import ArmRuns, read_runs
-from jaxagents.papers.study import Paper
 
 
 class Card(NamedTuple):
@@ -79,25 +74,6 @@ def read_cards(folder: str | Path) -> list[Family]:
         twice = sorted({name for name in ids if ids.count(name) > 1})
         raise ValueError(f"`cards` must be of different papers, one at least, got {twice or 'none'} in {folder}.")
     return families
-
-
-def read_paper(
-    paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
-) -> tuple[dict[str, Composed], dict[str, ArmRuns], Verdict, tuple[str, ...]]:
-    """Returns the arms of a paper as they are now, their runs, the verdict, and what was changed since registered.
-
-    Args:
-        paper: see `library.load_paper`.
-        config_folder: of the experiments.
-        results: folder of the store.
-        quick: reads the runs of the small variants.
-        overrides: of trials.
-    """
-    composed = compose_arms(paper, config_folder, quick=quick, overrides=overrides)
-    registered = compose_arms(paper, config_folder) if quick or overrides else composed
-    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
-    changed = changes_since(paper, settings_of(registered), read_registrations(results).get(paper.id, []))
-    return composed, runs, judge(paper, runs), tuple(changed)
 
 
 def _make_card(path: Path, node: Mapping[str, Any]) -> Card:

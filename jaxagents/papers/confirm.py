@@ -8,7 +8,7 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
 | first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8 |
 | last look | after 24 seeds, or as many as are left, where the first one decides nothing |
-| fresh | above all seeds of registered papers, below search seeds, without a run of either arm, never registered for it |
+| fresh | above all seeds of registered papers, below search seeds, no run of either arm, never registered for it |
 
 The interval of d is the one of the batch's table: paired by seed where that pays, as starts differ from seed to seed.
 A claim whose arms were changed since can be registered anew; the records of before stay in the file. "below" turns the
@@ -116,15 +116,13 @@ def _read_all(results: str | Path) -> dict[str, list[Confirmation]]:
         ) from error
 
 
-def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, minutes: float = 0.0) -> Paper:
+def confirmed_paper(batch: Paper, record: Confirmation, method: Method) -> Paper:
     """Returns the paper of a confirmation: what `execution.run_papers` runs and `judge.judge` judges.
 
     Args:
         batch: of its study, see `library.load_batch`.
         record: of the registration.
-        title: of the paper.
-        claim: in the paper's own numbers.
-        minutes: of all runs, for those who wait.
+        method: of the paper.
 
     Raises:
         ValueError: the study has an arm of the record no longer.
@@ -139,9 +137,8 @@ def confirmed_paper(batch: Paper, record: Confirmation, title: str, claim: str, 
     return replace(
         batch,
         id=record.paper,
-        title=title,
-        claim=claim,
-        minutes=minutes,
+        title=method.name,
+        claim=method.summary,
         headline=(
             Expectation(record.metric or batch.study.metric, record.kind, (record.arm, record.rival), record.margin),
         ),

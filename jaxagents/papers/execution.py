@@ -219,7 +219,7 @@ def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
     _require_same_start(session.request.results, composed, starts)
     began = time.monotonic()
     if composed.function is not None:
-        results = [(_call(composed, seed, starts.get(seed), session), False) for seed in seeds]
+        results = [(_call(composed, seed, starts.get(seed)), False) for seed in seeds]
     else:
         results = _train_group(job, seeds, starts)
     minutes, made_with = (time.monotonic() - began) / 60.0, versions()
@@ -269,15 +269,11 @@ def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) ->
     return list(zip(trained.curves, trained.diverged))[: len(seeds)]
 
 
-def _call(composed: Composed, seed: int, start: Start | None, session: Session) -> Curves:
-    companions = {
-        name: _policy_of(starts_of(recipe, [seed], session)[seed]) for name, recipe in composed.companions.items()
-    }
-    return call_function(composed.function, seed, None if start is None else _policy_of(start), companions)
-
-
-def _policy_of(start: Start) -> TrainedPolicy:
-    return TrainedPolicy(environment=start.stage.environment, policy=start.stage.policy, params=start.params)
+def _call(composed: Composed, seed: int, start: Start | None) -> Curves:
+    if start is None:
+        return call_function(composed.function, seed)
+    trained = TrainedPolicy(environment=start.stage.environment, policy=start.stage.policy, params=start.params)
+    return call_function(composed.function, seed, trained)
 
 
 def starts_of(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> dict[int, Start]:

@@ -5,53 +5,23 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxagents.papers.arms import Composed, compose_arms, methods_of
+from jaxagents.papers.arms import methods_of
 from jaxagents.papers.batch import Line, compose_batch, read_batch
 from jaxagents.papers.batch_table import FEW, Measured, counted_lines, measure_batch
-from jaxagents.papers.catalogue import Card, Family, read_paper
-from jaxagents.papers.confirm import Confirmation, confirmation_changes, confirmed_paper, method_of, read_confirmations
-from jaxagents.papers.judge import NOT_RUN, REPRODUCED, TRIAL, UNFINISHED, Finding, Verdict, judge
+from jaxagents.papers.catalogue import Card, Family
+from jaxagents.papers.claims import Claim, read_confirmed, read_registered
+from jaxagents.papers.confirm import method_of, read_confirmations
+from jaxagents.papers.judge import NOT_RUN, REPRODUCED, TRIAL, Finding
 from jaxagents.papers.library import load_batch, load_paper, paper_files, study_files
 from jaxagents.papers.plan import Request
-from jaxagents.papers.rates import Tried, read_rates
-from jaxagents.papers.runs import ArmRuns, read_runs, require_layout
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Arm, Paper, nearest
 from jaxagents.reporting.statistics import Interval
 from jaxagents.reporting.tables import describe_interval
-from jaxagents.training.methods import Method, method_files, read_method
+from jaxagents.training.methods import Method, read_methods
 
 NOT_IMPLEMENTED, IMPLEMENTED, MEASURED, JUDGED = "not implemented", "implemented", "measured", "judged"
 LEVELS = (JUDGED, MEASURED, IMPLEMENTED, NOT_IMPLEMENTED)
 _SEEDS = tuple(range(SEARCH_SEEDS, SEARCH_SEEDS + LEAST_SEEDS))
-
-
-class Claim(NamedTuple):
-    """A claim that was registered, with its runs: of `experiments/papers`, or of a confirmation.
-
-    Attributes:
-        paper: how it is tested.
-        runs: of its arms by name.
-        verdict: what they say.
-        settings: resolved config of what the treatment ends with, or the node of its function.
-        changed: what differs from what was registered before the first run.
-        is_trial: whether the runs are those of small variants, which say nothing about the claim.
-    """
-
-    paper: Paper
-    runs: Mapping[str, ArmRuns]
-    verdict: Verdict
-    settings: Mapping[str, Any] = {}
-    changed: tuple[str, ...] = ()
-    is_trial: bool = False
-
-    @property
-    def decides(self) -> bool:
-        """Whether there is a verdict."""
-        return not self.is_trial and self.verdict.word not in (UNFINISHED, NOT_RUN)
-
-    def describe(self) -> str:
-        """Returns the verdict in words."""
-        return self.verdict.describe(trial=self.is_trial, changed=bool(self.changed))
 
 
 class StudyEntry(NamedTuple):
@@ -87,7 +57,6 @@ class Entry(NamedTuple):
         measured: the arms that switch it on, its own first, with the study of each.
         first: its claim as it was registered by hand, see `experiments/papers`.
         confirmed: its claim as it was registered by the rule, see `confirm`.
-        tried: learning rates of the arms of its claim, see `rates`.
     """
 
     card: Card
@@ -96,7 +65,6 @@ class Entry(NamedTuple):
     measured: tuple[tuple[str, Measured], ...] = ()
     first: Claim | None = None
     confirmed: Claim | None = None
-    tried: Sequence[Tried] = ()
 
     @property
     def judged(self) -> Claim | None:
@@ -188,28 +156,25 @@ def read_index(
     """
     if not Path(results).is_dir():
         raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
-    require_layout(results)
     cards = {card.id: card for family in families for card in family.cards}
-    tested, methods = paper_files(folder), method_files(config_folder)
+    tested, methods = paper_files(folder), read_methods(config_folder)
     _require_cards(("experiments/papers", tested), ("configs/method", methods), cards=cards)
     if only is not None and only not in cards:
         raise ValueError(f"`paper` must be a card of experiments/cards, got {only!r}; try {nearest(only, cards)}.")
     settings: dict[str, Any] = {"config_folder": config_folder, "results": results, "quick": quick}
-    read = {name: read_method(path) for name, path in methods.items()}
-    first = {name: _read_claim(load_paper(folder, name), **settings) for name in tested if only in (None, name)}
+    first = {name: read_registered(load_paper(folder, name), **settings) for name in tested if only in (None, name)}
     records = [one for one in read_confirmations(results).values() if only in (None, one.paper)]
-    named = {own_study(read[name]) for name in read if name == only} | {one.paper.study.id for one in first.values()}
+    named = {own_study(method) for name, method in methods.items() if name == only}
+    named |= {one.paper.study.id for one in first.values()}
     studies = {
-        name: _read_study(folder, name, read, **settings)
+        name: _read_study(folder, name, methods, **settings)
         for name in study_files(folder)
         if only is None or {name, name.partition("/")[2]} & {*named, *(one.study for one in records)}
     }
-    confirmed = {one.paper: _read_confirmed(one, studies[one.study], read[one.paper], **settings) for one in records}
+    confirmed = {one.paper: read_confirmed(one, studies[one.study].batch, methods, **settings) for one in records}
     wanted = cards if only is None else {only: cards[only]}
     entries = {
-        name: _entry(card, read.get(name), studies, first.get(name), confirmed.get(name))._replace(
-            tried=read_rates(results, name)
-        )
+        name: _entry(card, methods.get(name), studies, first.get(name), confirmed.get(name))
         for name, card in wanted.items()
     }
     return Index(entries, studies)
@@ -263,25 +228,3 @@ def _read_study(
     composed, failures = compose_batch(batch, Request(config_folder, Path(results), Path(results), quick=quick))
     rows, checks = measure_batch(batch, lines, composed, failures)
     return StudyEntry(batch, methods, counted_lines(batch, lines, composed), rows, checks)
-
-
-def _read_claim(paper: Paper, config_folder: str | Path, results: str | Path, quick: bool) -> Claim:
-    composed, runs, verdict, changed = read_paper(paper, config_folder, results, quick=quick)
-    settings = _settings(composed[paper.arms[0].name])
-    return Claim(paper, runs, verdict, settings, changed, is_trial=quick and verdict.word != NOT_RUN)
-
-
-def _read_confirmed(
-    record: Confirmation, study: StudyEntry, method: Method, config_folder: str | Path, results: str | Path, quick: bool
-) -> Claim:
-    paper = confirmed_paper(study.batch, record, method.name, method.fields.get("Claim", ""))
-    composed = compose_arms(paper, config_folder, quick=quick)
-    runs = {name: read_runs(results, arm.address) for name, arm in composed.items()}
-    changed = tuple(confirmation_changes(record, composed))
-    verdict = judge(paper, runs)
-    return Claim(paper, runs, verdict, _settings(composed[record.arm]), changed, quick and verdict.word != NOT_RUN)
-
-
-def _settings(treatment: Composed) -> Mapping[str, Any]:
-    node = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
-    return node or {}

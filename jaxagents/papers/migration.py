@@ -1,8 +1,7 @@
-"""Moves stored runs whose settings are only called otherwise today, and those of the earlier layout of the store.
+"""Moves stored runs whose settings are only called otherwise today.
 
 A run is found by the hash of its settings, names of functions and options among them. Where a name was changed, or an
-option was added that changes nothing, the runs are moved to where they are looked for today. The earlier layout was
-`runs/<train>/<evaluation>/<code>/<seed>.json`, and the same of starts; the newest file of every seed is taken.
+option was added that changes nothing, the runs are moved to where they are looked for today.
 """
 
 import os
@@ -22,6 +21,7 @@ from jaxagents.training.config import config_hash
 from jaxagents.training.store import read_fields, read_record, write_record
 
 ASIDE_FOLDER = "earlier"
+_SUFFIXES = (".json", ".npz")
 
 
 def migrate(
@@ -36,8 +36,7 @@ def migrate(
         added: by the name of a new option the value at which it changes nothing.
 
     Returns:
-        How many runs and starts were moved. What they were moved from, and what of the earlier layout fits nothing,
-        is in `<results>/earlier`.
+        How many runs and starts were moved. What they were moved from is in `<results>/earlier`.
     """
     before = partial(_before, names={new: old for old, new in renamed.items()}, added=added)
     moved: Counter[str] = Counter(runs=0, starts=0)
@@ -50,11 +49,11 @@ def migrate(
             settings = {name: value for name, value in composed.asked.items() if name != "version"}
             resolved[arm] = (config_hash(before(settings)), composed.settings)
             moved["runs"] += _copy_runs(request.results, composed, before(composed.asked), sources)
-            for start in filter(None, (composed.start, *composed.companions.values())):
+            for start in filter(None, (composed.start,)):
                 for folder in (request.results, request.cache):
                     moved["starts"] += _copy_starts(folder, start, before(start_asked(start)), sources)
         rename_resolved(request.results, paper, resolved)
-    for folder in sources | _folders_of_before(request.results):
+    for folder in sources:
         aside = request.results / ASIDE_FOLDER / folder.parent.name / folder.name
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(folder, aside)
@@ -81,19 +80,12 @@ def _copy_starts(folder: Path, start: Recipe, asked: Mapping[str, Any], sources:
 
 
 def _files(folder: Path, asked: Mapping[str, Any], address: str, sources: set[Path]) -> list[Path]:
-    """Returns the files of what was asked before, the newest first, and adds their folder of today's layout."""
+    """Returns the files of what was asked before, and adds their folder, unless it is that of today."""
     own = folder / config_hash(asked)
-    of_today = [] if own.name == address else sorted(own.glob("[0-9]*.*"))
-    if of_today:
+    found = [] if own.name == address else [path for path in sorted(own.glob("[0-9]*.*")) if path.suffix in _SUFFIXES]
+    if found:
         sources.add(own)
-    place = folder.joinpath(*(config_hash({name: asked[name]}) for name in ("train", "evaluation")))
-    earlier = sorted(place.glob("*/[0-9]*.*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return [path for path in (*of_today, *earlier) if path.suffix in (".json", ".npz")]
-
-
-def _folders_of_before(results: Path) -> set[Path]:
-    found = (path for kind in (RUNS_FOLDER, STARTS_FOLDER) for path in (results / kind).glob("*/*/"))
-    return {path.parent for path in found if path.is_dir()}
+    return found
 
 
 def _before(node: Any, names: Mapping[str, str], added: Mapping[str, Any]) -> Any:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxagents.papers.batch import STUDIES_FOLDER
-from jaxagents.papers.batch_table import BETTER, METHOD, WORSE, write_batch_page
+from jaxagents.papers.batch_page import write_batch_page
+from jaxagents.papers.batch_table import BETTER, METHOD, WORSE
 from jaxagents.papers.catalogue import Family
 from jaxagents.papers.index import LEVELS, NOT_IMPLEMENTED, Entry, Index, StudyEntry, own_study
 from jaxagents.papers.judge import NOT_REPRODUCED, REPRODUCED
@@ -67,17 +68,12 @@ def write_study_pages(results: str | Path, index: Index) -> list[Path]:
     Returns:
         Their paths.
     """
-    claims = {paper: entry.confirmed for paper, entry in index.entries.items() if entry.confirmed is not None}
+    claims = [entry.confirmed for entry in index.entries.values() if entry.confirmed is not None]
     written = []
     for name, study in index.studies.items():
-        if not (Path(results) / STUDIES_FOLDER / f"{name}.md").is_file():
-            continue
-        verdicts = {
-            paper: (claim.verdict, bool(claim.changed))
-            for paper, claim in claims.items()
-            if claim.paper.study.id == name
-        }
-        written.append(write_batch_page(Path(results), study.batch, study.rows, study.checks, verdicts))
+        if (Path(results) / STUDIES_FOLDER / f"{name}.md").is_file():
+            of_study = [claim for claim in claims if claim.paper.study.id == name]
+            written.append(write_batch_page(Path(results), study.batch, study.rows, study.checks, of_study))
     return written
 
 

@@ -8,14 +8,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxagents.papers.catalogue import read_paper
 from jaxagents.papers.check import Check
+from jaxagents.papers.claims import Claim, read_registered
 from jaxagents.papers.execution import lease_name
-from jaxagents.papers.judge import NOT_RUN, UNFINISHED, Finding, Verdict, values_of
+from jaxagents.papers.judge import NOT_RUN, UNFINISHED, Finding, values_of
 from jaxagents.papers.leases import held_leases
-from jaxagents.papers.plan import Request, wanted_seeds
-from jaxagents.papers.rates import Tried, rates_head, rates_table
-from jaxagents.papers.runs import DIVERGED, ArmRuns
+from jaxagents.papers.plan import Request, reported_metrics, wanted_seeds
+from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import Paper
 from jaxagents.papers.summary import describe_values
 from jaxagents.reporting.tables import describe_interval
@@ -65,7 +64,8 @@ def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
 
 def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status:
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
-    composed, runs, verdict, changed = read_paper(paper, request.config_folder, request.results, **settings)
+    claim = read_registered(paper, request.config_folder, request.results, **settings)
+    composed, runs, verdict = claim.composed, claim.runs, claim.verdict
     seeds = wanted_seeds(paper, request)
     stored = {name: [of.runs[seed] for seed in seeds if seed in of.runs] for name, of in runs.items()}
     names = [lease_name(arm, seed) for arm in composed.values() for seed in seeds]
@@ -79,7 +79,7 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
     is_open = request.is_trial or verdict.word in (UNFINISHED, NOT_RUN)
     return Status(
         paper=paper.id,
-        verdict=verdict.describe(trial=request.is_trial, changed=bool(changed)),
+        verdict=claim.describe(),
         done=done,
         needed=needed,
         running=sum(name in leases for name in names),
@@ -90,35 +90,19 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
     )
 
 
-def print_paper(
-    paper: Paper,
-    runs: Mapping[str, ArmRuns],
-    verdict: Verdict,
-    metrics: Sequence[str],
-    *,
-    changed: Sequence[str] = (),
-    trial: bool = False,
-) -> None:
-    """Prints what came out of a paper.
-
-    Args:
-        paper: its claim.
-        runs: of its arms; all seeds are shown, and search seeds apart.
-        verdict: of the committed ones.
-        metrics: to show.
-        changed: what differs from what was registered.
-        trial: whether the runs are those of small variants, or of other settings.
-    """
+def print_claim(claim: Claim) -> None:
+    """Prints what came out of a claim; all seeds are shown, and search seeds apart."""
+    paper, verdict = claim.paper, claim.verdict
     console = Console(width=160, force_jupyter=False)
     console.print(f"{paper.title}\nThe paper: {paper.claim}", markup=False, highlight=False)
     table = Table(title=f"{paper.id}: means over seeds with 95 % intervals")
     for column in ("metric", "arm", "mean", "interval", "seeds"):
         table.add_column(column, justify="left" if column in ("metric", "arm") else "right")
     groups = {}
-    for name, of_arm in runs.items():
+    for name, of_arm in claim.runs.items():
         groups[name] = {seed: run for seed, run in of_arm.runs.items() if seed in paper.seeds}
         groups[f"{name} (search)"] = {seed: run for seed, run in of_arm.runs.items() if seed not in paper.seeds}
-    for metric in metrics:
+    for metric in reported_metrics(paper):
         for name, of_group in groups.items():
             if values := values_of(of_group, metric):
                 mean, _, interval = describe_values(values).partition(" ")
@@ -130,15 +114,15 @@ def print_paper(
     if verdict.diverged:
         line = ", ".join(f"{count} of {name}" for name, count in verdict.diverged.items())
         console.print(f"Diverged runs: {line}", markup=False, highlight=False)
-    if changed:
-        line = f"Changed since it was registered: {', '.join(changed)}"
+    if claim.changed:
+        line = f"Changed since it was registered: {', '.join(claim.changed)}"
         console.print(line, markup=False, highlight=False)
     counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
     expected = f" of {paper.minutes:g}" if paper.minutes else ""  # Nobody says it of a confirmation.
     minutes = f"{verdict.minutes:.1f}{expected} minutes"
-    line = f"{verdict.describe(trial=trial)}{'' if trial else counted}"
+    line = f"{verdict.describe(trial=claim.is_trial)}{'' if claim.is_trial else counted}"
     console.print(f"Verdict: {line} ({minutes})", markup=False, highlight=False)
-    if trial:
+    if claim.is_trial:
         line = "Small variants and other settings are trials: what they measure says nothing about the claim."
         console.print(line, markup=False, highlight=False)
 
@@ -171,16 +155,6 @@ def print_checks(checks: Sequence[Check]) -> None:
         last = one.failure or ("same digits" if one.same else f"{one.difference:+.2f}")
         seed, last = ("", "not run") if one.seed is None else (str(one.seed), last)
         table.add_row(one.paper, one.arm, seed, one.metric, *numbers, last)
-    Console(width=160, force_jupyter=False).print(table)
-
-
-def print_rates(paper: Paper, tried: Sequence[Tried]) -> None:
-    """Prints what every arm came to with its learning rates times the factors that were tried."""
-    table = Table(title=f"{paper.id}: {paper.study.metric}, mean of seeds (learning rates)")
-    for column in rates_head(tried):
-        table.add_column(column)
-    for row in rates_table(tried, paper.study.higher_is_better):
-        table.add_row(*row)
     Console(width=160, force_jupyter=False).print(table)
 
 

@@ -153,13 +153,13 @@ def rename_resolved(results: str | Path, paper: Paper, hashes: Mapping[str, tupl
 
     Args:
         results: folder of results.
-        paper: whose registrations are changed; one without resolved arms gets those of today.
+        paper: whose registrations are changed.
         hashes: of the resolved arms by name: before, and today.
     """
     with leased(results, "registrations"):
         registrations, of_paper = read_registrations(results), []  # type: Any, list[Registration]
         for one in registrations.get(paper.id, []):
-            known = one.content.get("resolved", {arm.name: hashes[arm.name][0] for arm in paper.arms})
+            known = one.content["resolved"]
             moved = {name: of_arm[1] for name, of_arm in hashes.items() if known.get(name) == of_arm[0]}
             of_paper.append(one._replace(content={**one.content, "resolved": {**known, **moved}}))
         if of_paper:

@@ -7,29 +7,27 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig
 
 from jaxagents.papers.batch import check_batch, compose_batch, missing_seeds, read_batch, run_batch, turned
-from jaxagents.papers.batch_table import Measured, measure_batch, print_batch, write_batch_page
-from jaxagents.papers.catalogue import read_paper
+from jaxagents.papers.batch_page import write_batch_page
+from jaxagents.papers.batch_table import Measured, measure_batch, print_batch
 from jaxagents.papers.check import check_papers
-from jaxagents.papers.confirm import confirm_batch, confirmation_changes, confirmed_paper, read_confirmations
-from jaxagents.papers.execution import read_paper_runs, run_papers
-from jaxagents.papers.judge import Verdict, judge
+from jaxagents.papers.claims import Claim, read_confirmed, read_registered
+from jaxagents.papers.confirm import confirm_batch, read_confirmations
+from jaxagents.papers.execution import run_papers
 from jaxagents.papers.library import load_batch, load_paper, select_papers
 from jaxagents.papers.migration import migrate
-from jaxagents.papers.plan import Request, check_request, reported_metrics
-from jaxagents.papers.printing import print_checks, print_paper, print_rates, print_status, read_status
-from jaxagents.papers.rates import gather_rates, run_rates
-from jaxagents.papers.runs import ArmRuns
+from jaxagents.papers.plan import Request, check_request
+from jaxagents.papers.printing import print_checks, print_claim, print_status, read_status
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, choose_arms
 from jaxagents.reporting.loggers import to_json
-from jaxagents.training.methods import method_files, read_method
+from jaxagents.training.methods import read_methods
 
 
 def reproduce_papers(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
@@ -43,8 +41,6 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
     """
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
     check_request(papers, request)
-    if config.rates:
-        return try_rates(papers, request, config, script)
     if config.worker is not None:
         raise SystemExit(1 if run_papers(turned(papers, _turn(config)), request) else 0)
     if config.migrate:
@@ -103,7 +99,7 @@ def run_study(
     choose_arms(batch, request.arms)  # Refuses unknown ones before anything runs.
     if config.worker is not None:
         if config.confirm:
-            papers, _ = confirmed_papers(batch, request, config.arms)
+            papers = [claim.paper for claim in confirmed_claims(batch, request, config.arms)]
             raise SystemExit(1 if run_papers(turned(papers, _turn(config)), _fresh(request)) else 0)
         raise SystemExit(1 if run_batch(batch, request, turn=_turn(config), check=False) else 0)
     failures: dict[str, str] = {}
@@ -124,55 +120,24 @@ def run_study(
     print_batch(batch, rows, checks)
     words = {row.arm: row.word for row in rows if row.word}
     if config.confirm:
-        papers, _ = confirmed_papers(batch, request, config.arms, rows=rows)
+        register_claims(batch, request, config.arms, rows)
         if config.workers > 1:
             failures |= {
                 f"worker {i}": "" for i, code in enumerate(run_workers(script, sys.argv[1:], config.workers)) if code
             }
         else:
+            papers = [claim.paper for claim in confirmed_claims(batch, request, config.arms)]
             failures |= run_papers(papers, _fresh(request))
     writes = not (config.status or request.is_trial or (request.arms and not config.confirm))
-    judged = judge_confirmed(batch, request) if writes or config.confirm else []
+    claims = confirmed_claims(batch, request) if writes or config.confirm else []
     if writes:
-        stated = {one.paper.id: (one.verdict, bool(one.changed)) for one in judged}
-        write_batch_page(request.results, batch, rows, checks, stated)
+        write_batch_page(request.results, batch, rows, checks, claims)
     verdicts = {}
-    for paper, runs, verdict, flags in judged if config.confirm else ():
-        if config.arms is None or paper.arms[0].name in config.arms:
-            verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(flags))
-            print_paper(paper, runs, verdict, reported_metrics(paper), changed=flags, trial=request.is_trial)
+    for claim in claims if config.confirm else ():
+        if config.arms is None or claim.paper.arms[0].name in config.arms:
+            verdicts[claim.paper.id] = claim.describe()
+            print_claim(claim)
     return words, verdicts, failures
-
-
-class Judged(NamedTuple):
-    """What fresh seeds say of a claim that was registered by the rule.
-
-    Attributes:
-        paper: how it is tested.
-        runs: of its arms by name.
-        verdict: what they say.
-        changed: what is not as it was registered.
-    """
-
-    paper: Paper
-    runs: Mapping[str, ArmRuns]
-    verdict: Verdict
-    changed: Sequence[str]
-
-
-def judge_confirmed(batch: Paper, request: Request) -> list[Judged]:
-    """Judges the registered claims of a study by what is stored of them.
-
-    Args:
-        batch: see `library.load_batch`.
-        request: which results.
-    """
-    papers, changed = confirmed_papers(batch, request, None)
-    judged = []
-    for paper in papers:
-        runs = read_paper_runs(paper, request.config_folder, request.results, quick=request.quick)
-        judged.append(Judged(paper, runs, judge(paper, runs), changed[paper.id]))
-    return judged
 
 
 def batch_seeds(request: Request) -> tuple[int, ...]:
@@ -190,28 +155,28 @@ def batch_seeds(request: Request) -> tuple[int, ...]:
     return seeds
 
 
-def confirmed_papers(
-    batch: Paper, request: Request, arms: Sequence[str] | None, *, rows: Sequence[Measured] = ()
-) -> tuple[list[Paper], dict[str, list[str]]]:
-    """Returns the papers that a study's confirmations are about, and what of them is not as it was registered.
+def register_claims(batch: Paper, request: Request, arms: Sequence[str] | None, rows: Sequence[Measured]) -> None:
+    """Registers claims of a study by the rule, see `confirm.confirm_batch`; those of failed arms are left out."""
+    composed, _ = compose_batch(batch, replace(request, arms=None))
+    options: dict[str, Any] = {"arms": arms, "anew": request.register, "say": print}
+    confirm_batch(batch, rows, read_methods(request.config_folder), composed, request.results, **options)
+
+
+def confirmed_claims(batch: Paper, request: Request, arms: Sequence[str] | None = None) -> list[Claim]:
+    """Reads the claims of a study that were registered by the rule.
 
     Args:
         batch: see `library.load_batch`.
         request: which results.
-        arms: that are asked for; None: those of the rule, and those that are registered.
-        rows: what was measured: claims that are not registered yet are, by the rule; none: nothing is registered.
+        arms: whose claims; None: all.
     """
-    composed, _ = compose_batch(batch, replace(request, arms=None))
-    methods = {name: read_method(path) for name, path in method_files(request.config_folder).items()}
-    if rows:
-        options: dict[str, Any] = {"arms": arms, "anew": request.register, "say": print}
-        confirm_batch(batch, rows, methods, composed, request.results, **options)
-    papers, changed = [], {}
-    for record in read_confirmations(request.results).values():
-        if record.study == batch.study.id and (arms is None or record.arm in arms):
-            papers.append(confirmed_paper(batch, record, methods[record.paper].name, methods[record.paper].summary))
-            changed[record.paper] = confirmation_changes(record, composed)
-    return papers, changed
+    methods = read_methods(request.config_folder)
+    records = [one for one in read_confirmations(request.results).values() if one.study == batch.study.id]
+    return [
+        read_confirmed(one, batch, methods, request.config_folder, request.results, quick=request.quick)
+        for one in records
+        if arms is None or one.arm in arms
+    ]
 
 
 def _turn(config: DictConfig) -> float:
@@ -232,23 +197,6 @@ def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], 
     return {f"{one.paper}: {one.arm}": one.difference for one in done}, any(one.failure for one in done)
 
 
-def try_rates(
-    papers: Sequence[Paper], request: Request, config: DictConfig, script: Path
-) -> tuple[dict[str, Any], bool]:
-    """Runs all trained arms with the same factors of their learning rates; see `reproduce_papers`."""
-    factors, failed = [float(factor) for factor in config.rates], False
-    if config.worker is not None:
-        raise SystemExit(1 if run_rates(papers, request, factors, first=config.worker) else 0)
-    if not config.status and config.workers > 1:
-        failed = any(run_workers(script, sys.argv[1:], config.workers))
-    elif not config.status:
-        failed = bool(run_rates(papers, request, factors))
-    tried = gather_rates(papers, request, factors)
-    for paper in papers:
-        print_rates(paper, tried[paper.id])
-    return {"rates": {name: [to_json(asdict(one)) for one in of_paper] for name, of_paper in tried.items()}}, failed
-
-
 def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[str, str]:
     """Prints what was asked for, and returns the verdict of every paper.
 
@@ -261,13 +209,11 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
         rows = read_status(papers, request)
         print_status(rows)
         return {row.paper: row.verdict for row in rows}
-    verdicts = {}
-    for paper in papers:
-        settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
-        _, runs, verdict, changed = read_paper(paper, request.config_folder, request.results, **settings)
-        verdicts[paper.id] = verdict.describe(trial=request.is_trial, changed=bool(changed))
-        print_paper(paper, runs, verdict, reported_metrics(paper), changed=changed, trial=request.is_trial)
-    return verdicts
+    settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
+    claims = [read_registered(paper, request.config_folder, request.results, **settings) for paper in papers]
+    for claim in claims:
+        print_claim(claim)
+    return {claim.paper.id: claim.describe() for claim in claims}
 
 
 def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> list[int]:

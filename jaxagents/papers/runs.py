@@ -59,20 +59,6 @@ class ArmRuns(NamedTuple):
     damaged: tuple[Path, ...] = ()
 
 
-def require_layout(results: str | Path) -> None:
-    """Refuses a folder of results that holds runs of the earlier layout.
-
-    Raises:
-        ValueError: names the command that moves them.
-    """
-    found = next((Path(results) / RUNS_FOLDER).glob("*/*/*/*.json"), None)
-    if found is not None:
-        raise ValueError(
-            f"`results_folder` must hold runs/<address>/<seed>.json, got {found} of the earlier layout; try paper=all "
-            "migrate=true 'added={max_lag: null, min_p: null}'."
-        )
-
-
 def run_path(results: str | Path, address: str, seed: int) -> Path:
     """Returns the file of a run."""
     return Path(results) / RUNS_FOLDER / address / f"{seed}.json"

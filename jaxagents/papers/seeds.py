@@ -99,7 +99,6 @@ def call_function(
     node: Mapping[str, Any],
     seed: int,
     start: TrainedPolicy | None = None,
-    companions: Mapping[str, TrainedPolicy] | None = None,
 ) -> Curves:
     """Calls the function of an arm; a number is a curve of one point.
 
@@ -107,14 +106,13 @@ def call_function(
         node: with a `_target_`.
         seed: of the run.
         start: what the function is called with, as `environment`, `policy` and `params`.
-        companions: further ones by name.
 
     Returns:
         Its metrics as curves, whose steps count their points.
     """
     given = {} if start is None else start._asdict()
     function = instantiate({**node, "_partial_": True})
-    metrics = function(seed=seed, **given, **(companions or {}))
+    metrics = function(seed=seed, **given)
     curves = {}  # type: Curves
     for name, value in metrics.items():
         values = np.asarray(value, np.float64).reshape(-1).tolist()

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import yaml
 from hydra.utils import instantiate
 
-from jaxagents.papers.batch_table import BASELINE, cells_of, columns_of, lay_out_batch, notes_of
+from jaxagents.papers.batch_page import lay_out_batch
+from jaxagents.papers.batch_table import BASELINE, cells_of, columns_of, notes_of
 from jaxagents.papers.catalogue import Card, Family
+from jaxagents.papers.claims import Claim
 from jaxagents.papers.forest import lay_out_forest
-from jaxagents.papers.index import LEVELS, Claim, Entry, Index, StudyEntry
+from jaxagents.papers.index import LEVELS, Entry, Index, StudyEntry
 from jaxagents.papers.judge import Finding
 from jaxagents.papers.pages import by_progress, summary_of, switch_of, what_stood_out
 from jaxagents.papers.plan import reported_metrics
-from jaxagents.papers.rates import rates_head, rates_table
 from jaxagents.papers.summary import (
     arm_rows,
     authors_rows,
@@ -256,15 +257,9 @@ def _write_method(
         "settings": {} if method is None else {**method.groups, **method.settings, **(method.function or {})},
         "measured": [_measured_facts(name, entry, index.studies[name]) for name in dict(entry.measured)],
         "tests": [_test_facts(one) for one in (entry.confirmed, entry.first) if one is not None],
-        "rates": [rates_head(entry.tried), *_rates(entry)] if entry.tried else [],
     }
     around = {"before": before, "after": after, "family": family, "entry": entry}
     return write_page(path, "site_method.html", **_common(entry.card.title, root), **around, **facts)
-
-
-def _rates(entry: Entry) -> list[list[str]]:
-    higher = entry.first is None or entry.first.paper.study.higher_is_better
-    return rates_table(entry.tried, higher)
 
 
 def _command(entry: Entry, index: Index) -> str | None:

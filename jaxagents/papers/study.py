@@ -15,21 +15,8 @@ from jaxagents.types import COUNTERS
 BUDGETS = (*COUNTERS, "none")
 SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
 LEAST_SEEDS = 8  # Of what is registered from now on; papers that were registered with fewer keep their verdicts.
-_ARM_KEYS = ("experiment", "overrides", "function", "companions", "version")
+_ARM_KEYS = ("experiment", "overrides", "function", "version")
 _METHOD = "method"
-_COMPANION_KEYS = ("experiment", "overrides", "stage")
-
-
-class Trained(NamedTuple):
-    """What is trained before an arm, once: the start of a function, or a companion of it.
-
-    Attributes:
-        overrides: of `configs/train.yaml`.
-        stage: the last one that is trained; None: all of them.
-    """
-
-    overrides: tuple[str, ...]
-    stage: str | None = None
 
 
 class Arm(NamedTuple):
@@ -41,14 +28,12 @@ class Arm(NamedTuple):
         function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`, or with the
             `method` whose function it is. With `overrides`, it is called with `environment`, `policy` and `params` of
             what the study's `start` trained.
-        companions: by name, `training.load.LoadedPolicy`-like records that the function is called with, too.
         version: see `Study.version`, of this arm alone.
     """
 
     name: str
     overrides: tuple[str, ...] = ()
     function: Mapping[str, Any] | None = None
-    companions: Mapping[str, Trained] | None = None
     version: int = 1
 
 
@@ -344,23 +329,12 @@ def _make_arm(name: str, node: Any, experiment: str | None, overrides: Sequence[
         )
     experiment = node.get("experiment", experiment)
     own = (*_texts("overrides", overrides), *_texts(f"arms.{name}", node.get("overrides") or ()))
-    companions = {
-        key: _make_companion(f"arms.{name}.companions.{key}", companion)
-        for key, companion in (node.get("companions") or {}).items()
-    }
     return Arm(
         name=name,
         overrides=_with_experiment(f"arms.{name}", experiment, own),
         function=function and dict(function),
-        companions=companions or None,
         version=version,
     )
-
-
-def _make_companion(name: str, node: Any) -> Trained:
-    _require_keys(name, node, _COMPANION_KEYS)
-    overrides = _texts(name, node.get("overrides") or ())
-    return Trained(overrides=_with_experiment(name, node.get("experiment"), overrides), stage=node.get("stage"))
 
 
 def _with_experiment(name: str, experiment: str | None, overrides: tuple[str, ...]) -> tuple[str, ...]:

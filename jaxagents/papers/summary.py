@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxagents.papers.index import Claim, StudyEntry
+from jaxagents.papers.claims import Claim
+from jaxagents.papers.index import StudyEntry
 from jaxagents.papers.judge import Finding, values_of
 from jaxagents.papers.metrics import find_metrics
 from jaxagents.papers.plan import reported_metrics

@@ -65,6 +65,11 @@ def method_files(*folders: str | Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def read_methods(*folders: str | Path) -> dict[str, Method]:
+    """Reads all methods of `method_files`, by id."""
+    return {name: read_method(path) for name, path in method_files(*folders).items()}
+
+
 def read_method(path: str | Path) -> Method:
     """Reads a method.
 

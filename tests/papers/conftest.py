@@ -17,11 +17,10 @@ def score(seed, offset=0.0, fails=False):
     calls.append((seed, offset))
     return {"score": seed / 10 + offset, "curve": [0.0, offset]}
 
-def play(seed, environment, policy, params, judge, bonus=0.0):
-    calls.append((seed, environment.name, judge.environment.name))
+def play(seed, environment, policy, params, bonus=0.0):
+    calls.append((seed, environment.name))
     import jax
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return {"score": float(size == sum(leaf.size for leaf in jax.tree.leaves(judge.params))) + bonus}
+    return {"score": float(sum(leaf.size for leaf in jax.tree.leaves(params)) > 0) + bonus}
 """
 
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from jaxagents.papers.arms import Composed
 from jaxagents.papers.batch import Line
 from jaxagents.papers.batch_table import BASELINE, BETTER, METHOD, Measured
+from jaxagents.papers.claims import Claim
 from jaxagents.papers.expectations import Expectation
-from jaxagents.papers.index import Claim, Entry, Index, StudyEntry
+from jaxagents.papers.index import Entry, Index, StudyEntry
 from jaxagents.papers.judge import judge
 from jaxagents.papers.runs import ArmRuns, Run
 from jaxagents.papers.study import Arm, Paper, Study
@@ -86,7 +88,8 @@ def make_index(families):
     switched_on = {"theirs": [], "ours": ["gigpo"], "igpo": ["igpo"]}
     methods = {name: read_method(CONFIGS / "method" / f"{name}.yaml") for name in ("gigpo", "igpo", "supo")}
     entries = {name: Entry(card, methods.get(name)) for name, card in cards.items()}
-    tested = Claim(paper, runs, judge(paper, runs), {"learner": {"num_epochs": 2}})
+    treatment = Composed("ours", "a", "s", None, None, {"learner": {"num_epochs": 2}}, {})
+    tested = Claim(paper, runs, judge(paper, runs), {paper.arms[0].name: treatment})
     entries["gigpo"] = entries["gigpo"]._replace(studies=(study.id,), first=tested)
     entries["igpo"] = entries["igpo"]._replace(studies=(study.id,), measured=((study.id, rows[1]),))
     return Index(entries, {study.id: StudyEntry(batch, switched_on, lines, rows)})

@@ -7,6 +7,7 @@ import pytest
 
 from jaxagents.papers.arms import compose_arm
 from jaxagents.papers.batch import Line, batch_path, check_batch, compose_batch, read_batch, run_batch, turned
+from jaxagents.papers.batch_page import write_batch_page
 from jaxagents.papers.batch_table import (
     BETTER,
     FEW,
@@ -17,7 +18,6 @@ from jaxagents.papers.batch_table import (
     describe,
     measure_batch,
     print_batch,
-    write_batch_page,
 )
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.library import load_batch

@@ -10,7 +10,9 @@ from omegaconf import OmegaConf
 
 from jaxagents.papers import confirm as confirm_module
 from jaxagents.papers.batch import compose_batch, read_batch, run_batch
-from jaxagents.papers.batch_table import measure_batch, write_batch_page
+from jaxagents.papers.batch_page import write_batch_page
+from jaxagents.papers.batch_table import measure_batch
+from jaxagents.papers.claims import Claim
 from jaxagents.papers.confirm import (
     CONFIRMATIONS_FILE,
     confirm_batch,
@@ -81,14 +83,16 @@ def test_what_is_separated_is_registered_by_the_rule_and_decided_by_fresh_seeds(
         and up.power >= 0.9
         and set(up.settings) == {"up", "base"}
     )
-    papers = [confirmed_paper(of, record, "T", "c") for record in made.values()]
+    papers = [confirmed_paper(of, record, METHODS[record.paper]) for record in made.values()]
     before = len(calls)
     assert run_papers(papers, asked) == {} and min(calls[before:])[0] < 100
     assert not (asked.results / REGISTRATIONS_FILE).exists()
     verdicts = {paper.id: judge(paper, read_paper_runs(paper, CONFIGS, asked.results)) for paper in papers}
     assert {name: one.word for name, one in verdicts.items()} == {"up": "reproduced", "down": "not reproduced"}
-    page = write_batch_page(asked.results, of, rows, [], {name: (one, False) for name, one in verdicts.items()})
-    assert re.search(r"\| up \| score of up higher than of base by 0.5 \| reproduced \| 1.* \| 8 \|", page.read_text())
+    claims = [Claim(paper, {}, verdicts[paper.id]) for paper in papers]
+    page = write_batch_page(asked.results, of, rows, [], [claims[0], claims[1]._replace(number=2)]).read_text()
+    assert re.search(r"\| up \| score of up higher than of base by 0.5 \| reproduced \| 1.* \| 8 \|", page)
+    assert "| down (registration 2) | score of down higher" in page
     assert "fresh seeds" not in write_batch_page(asked.results, of, rows, []).read_text()
     assert {seed for seed, _ in calls[before:]} == {*range(8)}  # The first look decides.
     assert confirmation_changes(up, composed) == []
@@ -139,7 +143,7 @@ def test_seeds_that_vary_more_than_arms_are_paired(measured):
 def test_seeds_that_the_arm_has_played_are_not_fresh(measured):
     of, _, composed, asked = measured
     first = confirm(measured, ["up"])["up"]
-    run_papers([confirmed_paper(of, first, "T", "c")], asked)
+    run_papers([confirmed_paper(of, first, METHODS["up"])], asked)
     (asked.results / CONFIRMATIONS_FILE).unlink()
     again = confirm(measured, ["up"])["up"]
     assert again.seeds == [*range(8, 32)] and again.margin == first.margin
@@ -148,7 +152,7 @@ def test_seeds_that_the_arm_has_played_are_not_fresh(measured):
 def test_seeds_whose_runs_of_the_rival_are_known_are_not_fresh(measured):
     of, _, composed, asked = measured
     down = confirm(measured, ["down"])["down"]
-    run_papers([confirmed_paper(of, down, "T", "c")], asked)
+    run_papers([confirmed_paper(of, down, METHODS["down"])], asked)
     assert confirm(measured, ["up"])["up"].seeds == [*range(8, 32)]  # Base was run with 0 to 7 for `down`.
 
 
@@ -233,7 +237,7 @@ def test_a_claim_of_another_metric_is_confirmed_by_what_was_seen_of_it(measured,
         monkeypatch.setitem(METHODS, name, METHODS[name]._replace(fields={"Study": "s", "Claim": claim}))
     record = confirm((of, rows, composed, asked), ["up"])["up"]
     assert record.metric == "curve" and record.margin == pytest.approx(0.4975, abs=1e-3) and record.kind == "higher"
-    paper = confirmed_paper(of, record, "T", "c")
+    paper = confirmed_paper(of, record, METHODS["up"])
     assert paper.headline[0].metric == "curve" and paper.headline[0].arms == ("up", "base")
     assert run_papers([paper], asked) == {}
     assert judge(paper, read_paper_runs(paper, CONFIGS, asked.results)).word == "reproduced"
@@ -275,7 +279,7 @@ def test_a_record_keeps_the_metric_of_the_study(measured):
     of, _, _, _ = measured
     record = confirm(measured, ["up"])["up"]
     later = dataclasses.replace(of, study=dataclasses.replace(of.study, metric="curve"))
-    assert confirmed_paper(later, record, "T", "c").headline[0].metric == "score" == record.metric
+    assert confirmed_paper(later, record, METHODS["up"]).headline[0].metric == "score" == record.metric
 
 
 @pytest.mark.parametrize(("more", "name"), [({"status": True}, "status=true"), ({"trial": ("a=1",)}, "overrides=")])

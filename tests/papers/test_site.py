@@ -197,7 +197,9 @@ def test_settings_of_the_authors_stand_beside_ours(index):
     tested = index.entries["gigpo"].first
     named = tested._replace(paper=replace(tested.paper, authors={"learner.num_epochs": 1}))
     assert authors_rows(named) == [("learner.num_epochs", "1", "2")]
-    unset = named._replace(settings={"learner": {"num_epochs": None}})
+    (treatment,) = named.composed.values()
+    other = treatment._replace(function={"learner": {"num_epochs": None}})
+    unset = named._replace(composed={named.paper.arms[0].name: other})
     assert authors_rows(unset) == [("learner.num_epochs", "1", "not set")]
     wrong = tested._replace(paper=replace(tested.paper, authors={"learner.epochs": 1}))
     with pytest.raises(

@@ -35,7 +35,7 @@ study: lake
 arms:
   treatment: ["loss=plain"]
   other: {experiment: spa_frozenlake, overrides: ["loss=cispo"]}
-  inference: {function: {_target_: math.prod}, companions: {judge: {experiment: spa_frozenlake, stage: warm_start}}}
+  inference: {function: {_target_: math.prod}}
   formula: {_target_: math.prod, number: 3}
 headline:
   - {better: treatment, worse: baseline, margin: 0.05, confidence: 0.9, effect: 0.2}
@@ -65,7 +65,6 @@ def test_a_study_and_a_paper_are_read():
     assert treatment[:2] == ("treatment", ("experiment=grpo_frozenlake", "training.total_steps=64", "loss=plain"))
     assert other.overrides == ("experiment=spa_frozenlake", "training.total_steps=64", "loss=cispo")
     assert inference.function == {"_target_": "math.prod"} and inference.overrides == baseline.overrides
-    assert inference.companions["judge"] == (("experiment=spa_frozenlake",), "warm_start")
     assert formula.function == {"_target_": "math.prod", "number": 3} and formula.overrides == ()
     assert paper.headline == (
         Expectation("success", "higher", ("treatment", "baseline"), 0.05, confidence=0.9, effect=0.2),
@@ -127,7 +126,6 @@ def test_every_expectation_is_told_in_words():
         ({"arms": {"a": [{"loss": "plain"}]}}, "`arms.a` must be a list of texts"),
         ({"arms": {"a": {"override": []}}}, "`arms.a` has no key 'override'"),
         ({"arms": {"a": {"function": {"number": 1}}}}, "`arms.a.function` must have a `_target_`"),
-        ({"arms": {"a": {"companions": {"j": {"stages": "x"}}}}}, "`arms.a.companions.j` has no key 'stages'"),
         (
             {"headline": [{"better": "treatmnt", "worse": "baseline", "margin": 0}]},
             "`headline[0]` must be about the arms treatment, other, inference, formula, baseline, unused, start, got "
