@@ -30,7 +30,7 @@ from jaxagents.papers.plan import (
     require_equal_budgets,
     require_logged,
 )
-from jaxagents.papers.runs import DIVERGED, DONE, Run
+from jaxagents.papers.runs import DIVERGED, Run
 from jaxagents.papers.study import Arm, Paper
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.progress import open_progress
@@ -48,8 +48,9 @@ class Line(NamedTuple):
         arm: name of the arm when it ran.
         address: of the arm, see `arms.Composed`.
         seed: of the run.
-        status: DONE or DIVERGED.
-        values: by metric, see `plan.reported_metrics`; those that are not finite are left out.
+        status: `runs.DONE` or DIVERGED.
+        values: by metric, see `plan.reported_metrics`; those that are not finite are left out. Of a run that diverged
+            its last evaluation counts, as in verdicts.
         start: the same metrics of what the run started from.
         curve: steps and values of the study's metric.
         minutes: that it took.
@@ -175,6 +176,8 @@ def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
                 job,
                 lambda job=job: require_equal_budgets(batch, dict([first, (job.composed.name, job.budget)])),
             )
+    if not jobs:
+        return session.progress.message(f"{batch.id}: nothing to run, the stored runs are reused.")
     built = sum(job.composed.name not in session.failures for job in jobs)
     seconds = time.monotonic() - began
     session.progress.message(f"{batch.id}: {built} of {len(jobs)} arms are built and traced ({seconds:.0f} seconds).")
@@ -265,10 +268,14 @@ def _run_group(job: Job, batch: Paper, seeds: Sequence[int], session: Session) -
 
 def _line(batch: Paper, arm: str, run: Run, cpu_minutes: float, overrides: Sequence[str]) -> Line:
     of_run, metrics = {run.seed: run}, reported_metrics(batch)
-    values = {metric: values_of(of_run, metric).get(run.seed) for metric in metrics} if run.status == DONE else {}
+    values = {metric: values_of(of_run, metric).get(run.seed) for metric in metrics}
     start = {metric: values_of(of_run, metric, at_start=True).get(run.seed) for metric in metrics}
-    _, curve = curve_of(batch.study.metric, run.curves)
-    chosen = np.unique(np.linspace(0, len(curve["steps"]) - 1, _POINTS).round().astype(int))
+    try:
+        _, curve = curve_of(batch.study.metric, run.curves)
+    except ValueError:  # It diverged before the first evaluation.
+        curve = {"steps": [], "values": []}
+    last = len(curve["steps"]) - 1
+    chosen = np.unique(np.linspace(0, last, _POINTS).round().astype(int)) if last >= 0 else ()
     points = [[curve["steps"][i], curve["values"][i]] for i in chosen if math.isfinite(curve["values"][i])]
     return Line(
         arm=arm,

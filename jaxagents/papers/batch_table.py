@@ -38,7 +38,7 @@ class Measured(NamedTuple):
         role: BASELINE or METHOD.
         rival: the baseline that it is compared with; "" of the first baseline, and of arms that are compared with none.
         word: by the rule of `describe`; "" without a rival.
-        values: of the study's metric by seed; diverged runs have none.
+        values: of the study's metric by seed; none of runs that diverged before their first evaluation.
         start: the metric of what the runs started from, by seed.
         further: of the study's other metrics by name, values by seed.
         mean: with its 95 % interval; None without a value.
@@ -132,7 +132,7 @@ def measure_batch(
             continue
         of_arm = values.get(name, {})
         mean = t_interval(np.asarray([*of_arm.values()])) if of_arm else None
-        difference, word = None, NOT_RUN if rivals[name] else ""
+        difference, word = None, "" if not rivals[name] else FEW if of_arm else NOT_RUN
         if name in adjusted:
             difference = _signed(paired_or_welch_interval(*pairs[name]), sign)
             at_once = _signed(paired_or_welch_interval(*pairs[name], 1.0 - _LEVEL / len(compared)), sign)

@@ -110,10 +110,12 @@ def run_study(
         else:
             failures = run_batch(batch, request)
     ran = not (config.status or config.confirm)
-    composed, broken = compose_batch(batch, request if ran else replace(request, arms=None))
+    # The table has all arms: p is adjusted over them, and those that were asked for are compared with the others.
+    composed, broken = compose_batch(batch, request if request.is_trial else replace(request, arms=None))
     failures = {**broken, **failures}
     if ran:  # What a worker that was killed has left, for one.
-        lacking = {name: len(missing_seeds(batch, arm, request)) for name, arm in composed.items()}
+        asked = [arm for name, arm in composed.items() if request.arms is None or name in request.arms]
+        lacking = {arm.name: len(missing_seeds(batch, arm, request)) for arm in asked}
         failures = {**{name: f"{count} runs are missing" for name, count in lacking.items() if count}, **failures}
     lines = read_batch(request.results, batch.study.id)
     rows, checks = measure_batch(batch, lines, composed, failures)

@@ -22,6 +22,7 @@ from jaxagents.papers.batch_table import (
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.library import load_batch
 from jaxagents.papers.reproduce import batch_seeds
+from jaxagents.papers.runs import DIVERGED, Run
 from jaxagents.papers.study import Arm, Paper, make_study
 from jaxagents.reporting.statistics import Interval, paired_or_welch_p_value
 from tests import CONFIGS
@@ -62,6 +63,22 @@ def test_a_batch_runs_what_is_missing_and_says_what_it_measured(calls, tmp_path,
     assert "better" in printed and "3 differences; without adjustment 0.2 of them" in printed
     page = write_batch_page(tmp_path / "results", of, [*rows.values()], []).read_text(encoding="utf-8")
     assert "| up |" in page and (tmp_path / "results" / "studies" / "f" / "s.svg").exists()
+
+
+def test_the_last_evaluation_of_a_diverged_run_counts_and_a_run_without_one_is_only_counted(tmp_path, monkeypatch):
+    """As in verdicts: to leave out what diverged would favour arms that often do."""
+
+    def diverge(job, seeds, session):
+        early = {"score": {"steps": [0, 1], "values": [1.0, 2.0]}} if job.composed.name == "up" else {}
+        curves = early | {"train/loss": {"steps": [0], "values": [float("nan")]}}
+        return [Run(job.composed.address, seed, DIVERGED, curves, 0.1) for seed in seeds]
+
+    monkeypatch.setattr("jaxagents.papers.batch.run_seeds", diverge)
+    of = batch(methods={"up": 1.0}, arms={"base": TARGET})
+    assert run_batch(of, request(tmp_path)) == {}
+    rows, _ = measure(of, tmp_path)
+    assert set(rows["up"].values.values()) == {2.0} and rows["up"].diverged == 8
+    assert rows["base"].values == {} and rows["base"].diverged == 8 and rows["up"].word == FEW
 
 
 def test_words_follow_from_the_rule():
