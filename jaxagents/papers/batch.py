@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxagents.papers.arms import Composed, build_stages, compose_arm, logged_names, start_address
-from jaxagents.papers.execution import Session, describe_failure, lease_name, run_seeds
+from jaxagents.papers.execution import Session, describe_failure, run_groups, run_seeds
 from jaxagents.papers.judge import values_of
-from jaxagents.papers.leases import Lease, leased, take_lease
+from jaxagents.papers.leases import leased
 from jaxagents.papers.metrics import curve_of
 from jaxagents.papers.plan import (
     Job,
@@ -225,34 +225,21 @@ def _try_functions_of_others(batch: Paper, arm: Composed, request: Request) -> N
 
 def _finish(job: Job, batch: Paper, session: Session) -> bool:
     """Runs the seeds of an arm that nobody else is at; returns whether none is missing any more, or it failed."""
-    request, composed = session.request, job.composed
+    request = session.request
 
-    def run() -> None:
-        while seeds := _lease(job, missing_seeds(batch, composed, request), request.results):
-            try:
-                _build(batch, job, check=False)  # `_prepare` has checked it, here or in who started this worker.
-                _run_group(job, batch, list(seeds), session)
-            finally:
-                for lease in seeds.values():
-                    lease.release()
+    def missing() -> list[int]:
+        return missing_seeds(batch, job.composed, request)
 
-    _try(session, job, run)
+    def store(seeds: list[int]) -> None:
+        _build(batch, job, check=False)  # `_prepare` has checked it, here or in who started this worker.
+        _run_group(job, batch, seeds, session)
+
+    _try(session, job, lambda: run_groups(job, request.results, missing, store, prefix="batch-"))
     job.stages.clear()  # Compiled programs are large.
-    return composed.name in session.failures or not missing_seeds(batch, composed, request)
-
-
-def _lease(job: Job, seeds: Sequence[int], results: Path) -> dict[int, Lease]:
-    leases: dict[int, Lease] = {}
-    for seed in seeds:
-        lease = take_lease(results, f"batch-{lease_name(job.composed, seed)}") if len(leases) < job.group else None
-        if lease is not None:
-            leases[seed] = lease
-    return leases
+    return job.composed.name in session.failures or not missing()
 
 
 def _run_group(job: Job, batch: Paper, seeds: Sequence[int], session: Session) -> None:
-    if not (seeds := [seed for seed in seeds if seed in missing_seeds(batch, job.composed, session.request)]):
-        return  # Stored since it was looked for.
     began = time.process_time()
     runs = run_seeds(job, seeds, session)
     cpu_minutes = (time.process_time() - began) / 60.0 / len(runs)

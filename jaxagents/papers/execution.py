@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -174,35 +174,44 @@ def describe_failure(error: Exception, results: Path) -> str:
 def _run_job(job: Job, session: Session) -> bool:
     """Runs the seeds of a job that nobody else is at; returns whether all of them are stored."""
     results, address = session.request.results, job.composed.address
-    waiting = list(job.seeds)
-    while waiting:
-        leases = _take_leases(job, waiting, results)
-        seeds = list(leases)
+
+    def missing() -> list[int]:
+        return [seed for seed in job.seeds if not run_path(results, address, seed).exists()]
+
+    return run_groups(job, results, missing, lambda seeds: _store_group(job, seeds, session))
+
+
+def run_groups(
+    job: Job, results: Path, missing: Callable[[], list[int]], store: Callable[[list[int]], Any], *, prefix: str = ""
+) -> bool:
+    """Runs the seeds of a job that nobody else is at, group by group.
+
+    Args:
+        job: its `group` says how many seeds run side by side.
+        results: folder of the store, where the leases are.
+        missing: returns the seeds that are not stored.
+        store: runs seeds, and stores them.
+        prefix: of the names of leases.
+
+    Returns:
+        Whether none is missing any more; False where others are at them.
+    """
+    while waiting := missing():
+        leases: dict[int, Lease] = {}
+        for seed in waiting:
+            lease = take_lease(results, f"{prefix}{lease_name(job.composed, seed)}")
+            leases |= {} if lease is None else {seed: lease}
+            if len(leases) == job.group:
+                break
         try:
-            if seeds:
-                _store_group(job, seeds, session)
+            if seeds := [seed for seed in missing() if seed in leases]:  # Not stored since it was looked for.
+                store(seeds)
         finally:
-            for lease in leases.values():
-                lease.release()
-        before = len(waiting)
-        waiting = [seed for seed in waiting if not run_path(results, address, seed).exists()]
-        if not seeds and len(waiting) == before:
+            for taken in leases.values():
+                taken.release()
+        if not leases:
             return False
     return True
-
-
-def _take_leases(job: Job, waiting: Sequence[int], results: Path) -> dict[int, Lease]:
-    """Takes the leases of a group of seeds that are neither stored nor leased."""
-    leases: dict[int, Lease] = {}
-    for seed in waiting:
-        lease = take_lease(results, lease_name(job.composed, seed)) if len(leases) < job.group else None
-        if lease is None:
-            continue
-        if run_path(results, job.composed.address, seed).exists():  # Stored since it was looked for.
-            lease.release()
-        else:
-            leases[seed] = lease
-    return leases
 
 
 def lease_name(composed: Composed, seed: int) -> str:

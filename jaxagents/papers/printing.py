@@ -16,8 +16,7 @@ from jaxagents.papers.leases import held_leases
 from jaxagents.papers.plan import Request, reported_metrics, wanted_seeds
 from jaxagents.papers.runs import DIVERGED
 from jaxagents.papers.study import Paper
-from jaxagents.papers.summary import describe_values
-from jaxagents.reporting.tables import describe_interval
+from jaxagents.papers.summary import describe_finding, describe_values
 
 _RUN_AGAIN = " The same command without status=true sets it aside, and runs it again."
 
@@ -159,7 +158,5 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def _finding(finding: Finding) -> str:
-    line = f"{finding.role}, {finding.outcome}: {finding.expectation.describe()}"
-    if finding.measured is None:
-        return f"{line}; {finding.reason}"
-    return f"{line}; measured {describe_interval(finding.measured._asdict())} over {len(finding.seeds)} seeds"
+    measured = "" if finding.measured is None else "measured "
+    return f"{finding.role}, {finding.outcome}: {finding.expectation.describe()}; {measured}{describe_finding(finding)}"
