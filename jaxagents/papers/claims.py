@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxagents.papers.arms import Composed, compose_arms, settings_of
-from jaxagents.papers.confirm import Confirmation, confirmation_changes, confirmed_paper
+from jaxagents.papers.confirm import CONFIRMATIONS_FILE, Confirmation, confirmation_changes, confirmed_paper
 from jaxagents.papers.judge import NOT_RUN, UNFINISHED, Verdict, judge
 from jaxagents.papers.registration import changes_since, read_registrations
 from jaxagents.papers.runs import ArmRuns, read_runs
-from jaxagents.papers.study import Paper
+from jaxagents.papers.study import Paper, nearest
 from jaxagents.training.methods import Method
 
 
@@ -87,7 +87,15 @@ def read_confirmed(
         config_folder: of the experiments.
         results: folder of the store.
         quick: reads the runs of the small variants.
+
+    Raises:
+        ValueError: there is no such method or arm any longer; the nearest names are offered.
     """
+    if record.paper not in methods:
+        raise ValueError(
+            f"`configs/method` must have {record.paper}, which was confirmed, got none of that name; try "
+            f"{nearest(record.paper, methods)}, also in {CONFIRMATIONS_FILE}."
+        )
     paper = confirmed_paper(batch, record, methods[record.paper])
     composed = compose_arms(paper, config_folder, quick=quick)
     changed = confirmation_changes(record, composed)

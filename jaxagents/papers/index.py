@@ -10,7 +10,7 @@ from jaxagents.papers.batch import Line, compose_batch, read_batch
 from jaxagents.papers.batch_table import FEW, Measured, counted_lines, measure_batch
 from jaxagents.papers.catalogue import Card, Family
 from jaxagents.papers.claims import Claim, read_confirmed, read_registered
-from jaxagents.papers.confirm import method_of, read_confirmations
+from jaxagents.papers.confirm import CONFIRMATIONS_FILE, method_of, read_confirmations
 from jaxagents.papers.judge import NOT_RUN, REPRODUCED, TRIAL, Finding
 from jaxagents.papers.library import load_batch, load_paper, paper_files, study_files
 from jaxagents.papers.plan import Request
@@ -171,6 +171,11 @@ def read_index(
         for name in study_files(folder)
         if only is None or {name, name.partition("/")[2]} & {*named, *(one.study for one in records)}
     }
+    if lost := [one for one in records if one.study not in studies]:
+        raise ValueError(
+            f"`experiments/studies` must have {lost[0].study}, in which {lost[0].paper} was confirmed, got none of that "
+            f"name; try {nearest(lost[0].study, studies)}, also in {CONFIRMATIONS_FILE}."
+        )
     confirmed = {one.paper: read_confirmed(one, studies[one.study].batch, methods, **settings) for one in records}
     wanted = cards if only is None else {only: cards[only]}
     entries = {

@@ -12,7 +12,7 @@ from jaxagents.papers import confirm as confirm_module
 from jaxagents.papers.batch import compose_batch, read_batch, run_batch
 from jaxagents.papers.batch_page import write_batch_page
 from jaxagents.papers.batch_table import measure_batch
-from jaxagents.papers.claims import Claim
+from jaxagents.papers.claims import Claim, read_confirmed
 from jaxagents.papers.confirm import (
     CONFIRMATIONS_FILE,
     confirm_batch,
@@ -182,6 +182,15 @@ def test_without_fresh_seeds_nothing_is_registered(measured, monkeypatch):
     other = {**composed, "up": composed["up"]._replace(settings="another")}
     with pytest.raises(ValueError, match="`up` must have 8 fresh seeds from 0 to 30, got 7: of the others, runs of up"):
         confirm_batch(of, rows, METHODS, other, asked.results, arms=["up"], anew=True)
+
+
+def test_a_confirmed_method_that_was_renamed_is_named(measured):
+    of, _, _, asked = measured
+    record = confirm(measured, ["up"])["up"]
+    others = {name: method for name, method in METHODS.items() if name != "up"}
+    with pytest.raises(ValueError, match="`configs/method` must have up, which was confirmed, .* try .*confirmations"):
+        read_confirmed(record, of, others, CONFIGS, asked.results)
+    assert read_confirmed(record, of, METHODS, CONFIGS, asked.results).describe() == "not run"
 
 
 def test_fresh_seeds_are_above_all_that_were_registered(measured):
