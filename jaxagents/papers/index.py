@@ -173,7 +173,7 @@ def read_index(
     }
     if lost := [one for one in records if one.study not in studies]:
         raise ValueError(
-            f"`experiments/studies` must have {lost[0].study}, in which {lost[0].paper} was confirmed, got none of that "
+            f"`experiments/studies` must have {lost[0].study}, where {lost[0].paper} was confirmed, got none of that "
             f"name; try {nearest(lost[0].study, studies)}, also in {CONFIRMATIONS_FILE}."
         )
     confirmed = {one.paper: read_confirmed(one, studies[one.study].batch, methods, **settings) for one in records}
