@@ -54,7 +54,7 @@ def _check_call(
     taken = settings_of(function, node)
     unknown = [key for key in node if not str(key).startswith("_") and key not in taken.annotations]
     if unknown and not taken.is_open:
-        raise ValueError(_unknown(name_of(path), function, unknown, taken.annotations))
+        raise ValueError(_unknown(name_of(path), function, {key: node[key] for key in unknown}, taken.annotations))
     missing = list(missing_of(function, node)) if taken.annotations and not node.get("_partial_") else []
     if missing:
         raise ValueError(
@@ -137,13 +137,15 @@ def find_function(target: Any, key: str) -> Callable[..., Any]:
     return function
 
 
-def _unknown(name: str, function: Callable[..., Any], unknown: Sequence[str], known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(str(unknown[0]), [one for one in known if not one.startswith("_")], n=2)
+def _unknown(name: str, function: Callable[..., Any], unknown: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(str(next(iter(unknown))), [one for one in known if not one.startswith("_")], n=2)
+    target = f"{function.__module__}.{function.__qualname__}"
+    out = " ".join(f"~{name}.{key}" for key in unknown)
+    if "." in name and any(value is None for value in unknown.values()):  # Hydra takes out no key that is null.
+        out = f"~{name} '+{name}={{_target_: {target}, ...}}'"
     return (
-        f"`{name}` must have keys that {function.__module__}.{function.__qualname__} takes, got "
-        f"{', '.join(map(str, unknown))}, which the experiment may set for another option; try "
-        f"{' or '.join([*near, 'an experiment of this one'])}, or take them out: "
-        f"{' '.join(f'~{name}.{key}' for key in unknown)}"
+        f"`{name}` must have keys that {target} takes, got {', '.join(map(str, unknown))}, which the experiment may "
+        f"set for another option; try {' or '.join([*near, 'an experiment of this one'])}, or take them out: {out}"
     )
 
 

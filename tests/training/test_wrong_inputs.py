@@ -124,6 +124,11 @@ def check(*overrides):
             "model.path=null",
             "`model.path` must be a string or a path, got null; try model.path=DIR.",
         ),
+        (  # `level` among them is null, which Hydra does not take out.
+            ("world=pendulum", "algorithm=iql"),
+            "+collector.dataset={_target_: jaxagents.data.hdf5.load_hdf5, path: a.hdf5}",
+            "take them out: ~collector.dataset '+collector.dataset={_target_: jaxagents.data.hdf5.load_hdf5, ...}'",
+        ),
     ],
 )
 def test_wrong_inputs_are_refused_before_anything_is_built(base, override, message):
