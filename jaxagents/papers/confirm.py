@@ -6,7 +6,8 @@ For an arm whose method claims `above <rival>`, with the difference d of the bat
 |---|---|
 | headline | the arm is better than the rival by the margin m |
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
-| first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m; at least 8 |
+| first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m: 8 or more |
+| | 8 where d lies against the claim: it needs no power to end what fails |
 | last look | after 24 seeds, or as many as are left, where the first one decides nothing |
 | fresh | above all seeds of registered papers, below search seeds, no run of either arm, never registered for it |
 
@@ -46,6 +47,7 @@ from jaxagents.training.methods import Method
 
 CONFIRMATIONS_FILE = "confirmations.json"
 MOST_SEEDS = 24
+_POWER = 0.9
 _LEVEL = 0.05
 _KINDS = {"above": "higher", "below": "lower", "equal to": "equal"}
 
@@ -274,7 +276,8 @@ def _register(
             f"before it is confirmed, got {describe_interval(difference._asdict())}."
         )
     expected = Expectation(metric, kind, (name, rival), margin)
-    count, power = first_look(expected, effect, deviation, len(fresh), paired=paired)
+    against = effect * difference.mean < 0.0
+    count, power = first_look(expected, effect, deviation, len(fresh), 0.0 if against else _POWER, paired=paired)
     record = Confirmation(
         paper=method.id,
         study=study.id,

@@ -53,7 +53,7 @@ def seeds_needed(
 
 
 def first_look(
-    expected: Expectation, effect: float, deviation: float, most: int, power: float = 0.9, *, paired: bool = False
+    expected: Expectation, effect: float, deviation: float, most: int, power: float, *, paired: bool = False
 ) -> tuple[int, float]:
     """Returns after how many seeds to look first where `most` are the last look, and the power of this look.
 

@@ -140,6 +140,17 @@ def test_seeds_that_vary_more_than_arms_are_paired(measured):
     assert up.margin == 0.5 and up.looks == [8, 24] and up.measured[1] > 0.9  # Welch's interval: -3.9 to 5.9.
 
 
+def test_a_claim_that_the_batch_speaks_against_is_looked_at_early(measured):
+    """Its first look needs no power: it is there to end what fails."""
+    of, rows, composed, asked = measured
+    noise = {seed: 0.9 * (-1) ** seed for seed in SEEDS}
+    for name, shift, looks in (("down", -1.0, [8, 24]), ("up", 0.2, [])):
+        values = {name: {seed: shift + noise[seed] for seed in SEEDS}, "base": dict.fromkeys(SEEDS, 0.0)}
+        noisy = [row._replace(values=values.get(row.arm, row.values)) for row in rows]
+        record = confirm_batch(of, noisy, METHODS, composed, asked.results, arms=[name])[name]
+        assert record.looks == looks and record.power < 0.9
+
+
 def test_seeds_that_the_arm_has_played_are_not_fresh(measured):
     of, _, composed, asked = measured
     first = confirm(measured, ["up"])["up"]

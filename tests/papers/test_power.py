@@ -38,9 +38,9 @@ def test_a_first_look_has_its_power_at_the_share_of_the_error_that_it_may_spend(
     # By hand at the normal limit: after 16 of 24 seeds ln(1 + 1.718 * 2 / 3) = 0.764 of 5 % is spent, 3.8 % on two
     # sides, and n = (2.073 + 1.2816)^2 (sd / effect)^2 = 15.9.
     wide = HIGHER._replace(margin=0.0)
-    count, power = first_look(wide, 0.1, 0.119, 24)
+    count, power = first_look(wide, 0.1, 0.119, 24, 0.9)
     assert count in range(15, 19) and 0.9 <= power < 0.93
     assert count > seeds_needed(wide, 0.1, 0.119) and power < power_of(wide, 0.1, 0.119, count)
-    assert first_look(HIGHER, 0.1, 0.001, 24) == (8, 1.0)
-    count, power = first_look(HIGHER, 0.1, 1.0, 24)
+    assert first_look(HIGHER, 0.1, 0.001, 24, 0.9) == (8, 1.0)
+    count, power = first_look(HIGHER, 0.1, 1.0, 24, 0.9)
     assert count == 24 and power == power_of(HIGHER, 0.1, 1.0, 24) < 0.1  # One look with the whole of the error.
