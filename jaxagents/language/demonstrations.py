@@ -28,7 +28,7 @@ from jaxagents.types import (
 
 
 def make_demonstrations(
-    environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0, level: int | Sequence[int] | None = None
+    environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0
 ) -> Callable[..., Episode]:
     """Makes the function that lets the world's expert play.
 
@@ -36,7 +36,6 @@ def make_demonstrations(
         environment: a text world, single instance.
         policy: whose tokens and layout are used; it does not act.
         noise: probability, per turn, of an admissible action drawn at random in place of the expert's.
-        level: of the tasks; a list is gone through in turn.
 
     Returns:
         `(key, index int32 [N], chosen=None) -> Episode` of the episodes with these global indices, on `ChosenTasks`, by
@@ -65,7 +64,7 @@ def make_demonstrations(
         return *jax.vmap(choose_one)(keys, state, timestep.action_mask), True
 
     def demonstrate(key: Array, index: Array, chosen: ChosenTasks | None = None) -> Episode:
-        chosen = make_uniform(level=level).choose(None, key, index) if chosen is None else chosen
+        chosen = make_uniform().choose(None, key, index) if chosen is None else chosen
         task, start, keys = start_tasks(environment, chosen)
         return play_script(environment, policy, choose, keys=keys, task=task, start=start, group=index)
 
@@ -119,7 +118,7 @@ def make_demonstration_collector(
         policy: whose tokens and layout are used.
         num_episodes: per batch, over all devices.
         noise: see `make_demonstrations`.
-        level: see `make_demonstrations`.
+        level: of the tasks; a list is gone through in turn.
         num_transcripts: how many different ones there are in all; None makes new ones for every batch.
         transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
 
