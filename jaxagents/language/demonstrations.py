@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.scripts import play_script
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.types import (
     Array,
     ChosenTasks,
@@ -134,17 +134,13 @@ def make_demonstration_collector(
     demonstrate = make_demonstrations(environment, policy, noise=noise)
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         chosen = source.choose(state["source"], key, state["index"])
         episode = demonstrate(key, state["index"], chosen)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_task_collector(collect, source, num_episodes, "num_episodes")
 
 
 def make_demonstrated_collector(
@@ -187,10 +183,6 @@ def make_demonstrated_collector(
     )
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
         task_key, play_key = jax.random.split(key)
         chosen = source.choose(state["source"], task_key, state["group"])
@@ -199,10 +191,6 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, state["group"], chosen))
         return state, batch, dialogue_metrics(own) | count_experience(own)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.demonstrations import draw_action
 from jaxagents.language.interventions import Intervene, Replay, replay, with_interventions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.types import (
@@ -80,10 +80,6 @@ def make_mistake_collector(
     )
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         task, start, _ = start_tasks(noisy, source.choose(state["source"], key, state["index"]))
@@ -102,7 +98,7 @@ def make_mistake_collector(
         metrics = {"mistake_rate": Mean(total=mistakes, count=turns)}
         return state, episode, dialogue_metrics(episode) | metrics | count_experience(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_task_collector(collect, source, num_episodes, "num_episodes")
 
 
 def noisy_expert(environment: Environment, noise: float) -> Intervene:
