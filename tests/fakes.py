@@ -1,4 +1,4 @@
-"""Stand-ins of tests: experience, worlds, learners that only count or listen, and tokenizers."""
+"""Stand-ins of tests: experience, worlds, learners that only count or listen, tokenizers, and random strategies."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,6 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
+from jaxagents.games.strategies import normalize
 from jaxagents.policies import contexts
 from jaxagents.types import Box, Environment, Learner, Rollout, Sample, TimeStep, Transition
 
@@ -179,3 +180,11 @@ def jitted(environment):
     text = {name: jax.jit(function) for name, function in functions.items() if function is not None}
     own = {name: jax.jit(getattr(environment, name)) for name in ("sample_task", "reset", "step")}
     return replace(environment, text=replace(environment.text, **text), **own)
+
+
+@jax.jit
+def random_profile(game, key):
+    """Draws policies whose distributions of actions are uniform over all distributions."""
+    keys = jax.random.split(key, game.num_players)
+    drawn = [jax.random.exponential(key, seat.mask.shape) for key, seat in zip(keys, game.seats)]
+    return tuple(normalize(seat, weights) for seat, weights in zip(game.seats, drawn))

@@ -72,8 +72,6 @@ def from_messages(
     messages: Sequence[Mapping[str, Any]],
     *,
     id: str,
-    world: str = "",
-    rewards: Sequence[float] | None = None,
     success: bool | None = None,
     metadata: Mapping[str, Json] | None = None,
     tools: Sequence[Mapping[str, Json]] | None = None,
@@ -89,8 +87,6 @@ def from_messages(
         messages: an optional system message, then messages of the user, the assistant and tools, ending with one of the
             assistant or of a tool.
         id: of the trajectory.
-        world: name of the environment.
-        rewards: of each turn; None for zeros.
         success: whether the episode was one; None when unknown.
         metadata: of the trajectory.
         tools: JSON schemas of functions that the assistant may call; only chat templates read them.
@@ -100,7 +96,7 @@ def from_messages(
 
     Raises:
         ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or
-            comes where it must not; or the number of rewards is not that of the turns.
+            comes where it must not.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise ValueError(f"`messages` must be a list of messages, got {messages!r}.")
@@ -130,13 +126,9 @@ def from_messages(
             raise ValueError(f"`{where}` must be a message that can stand there, got role {role!r}.")
     if observations or not turns:
         raise ValueError(f"`messages` must end with what the assistant did, got {len(observations)} user messages.")
-    if rewards is not None and len(rewards) != len(turns):
-        raise ValueError(f"`rewards` must be one per turn, got {len(rewards)} for {len(turns)} turns.")
-    for one, reward in zip(turns, rewards or ()):
-        one["reward"] = float(reward)
     frame = Trajectory(
         id=id,
-        world=world,
+        world="",
         turns=(),
         prompt=prompt,
         success=success,

@@ -54,25 +54,7 @@ class TokenSequence(NamedTuple):
     num_lost: int = 0
 
 
-class PackCounts(NamedTuple):
-    """What became of the sequences.
-
-    Attributes:
-        packed: sequences in the rows, truncated ones included.
-        truncated: those that lost their end.
-        skipped: those left out.
-        lost_tokens: of truncated and skipped sequences.
-    """
-
-    packed: int
-    truncated: int
-    skipped: int
-    lost_tokens: int
-
-
-def pack(
-    sequences: Sequence[TokenSequence], length: int, *, pad: int, overlong: str = "raise"
-) -> tuple[PackedBatch, PackCounts]:
+def pack(sequences: Sequence[TokenSequence], length: int, *, pad: int, overlong: str = "raise") -> PackedBatch:
     """Packs sequences into as few rows as first-fit decreasing finds, the successful ones first and apart.
 
     Of either kind, sequences are taken by falling length, ties in their order, and each goes into the first row that
@@ -87,7 +69,7 @@ def pack(
             "skip" leaves them out.
 
     Returns:
-        Rows as numpy arrays `[R, L]`, and the counts; R is 0 when no sequence is left.
+        Rows as numpy arrays `[R, L]`; R is 0 when no sequence is left.
 
     Raises:
         ValueError: a sequence is empty, too long, or has another number of weights than tokens.
@@ -112,12 +94,6 @@ def pack(
     kept = ~too_long | (overlong == "truncate")
     order = np.flatnonzero(kept)[np.argsort(-sizes[kept], kind="stable")]
     used = np.minimum(sizes[order], length)
-    counts = PackCounts(
-        packed=order.size,
-        truncated=int(np.sum(kept & too_long)),
-        skipped=int(np.sum(~kept)),
-        lost_tokens=int(np.sum(sizes) - np.sum(used)),
-    )
     success = np.asarray([bool(sequences[index].success) for index in order], bool)
     parts = [
         _fill([sequences[index] for index in order[here]], used[here].tolist(), length, pad)
@@ -125,7 +101,7 @@ def pack(
     ]
     batch = jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
     batch.success[: len(parts[0].tokens)] = True
-    return batch, counts
+    return batch
 
 
 def check_packing(length: int, overlong: str) -> None:

@@ -220,7 +220,7 @@ def _rows(
     report_lost(sum(sequence.num_lost for _, sequences in fitting for sequence in sequences), report)
 
     def write(side: Sequence[TokenSequence]) -> PackedBatch:
-        rows = [pack([sequence], length, pad=policy.tokenizer.marks["pad"])[0] for sequence in side]
+        rows = [pack([sequence], length, pad=policy.tokenizer.marks["pad"]) for sequence in side]
         return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *rows)
 
     sides = zip(*(sequences for _, sequences in fitting), strict=True)

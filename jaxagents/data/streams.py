@@ -1,10 +1,9 @@
 """From files of trajectories to packed rows of tokens."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxagents.data.messages import text_of_call, text_of_result, to_messages
@@ -16,9 +15,6 @@ from jaxagents.types import ChatTemplate, Tokenizer
 Paths = str | Path | Sequence[str | Path]
 Sequences = list[TokenSequence]
 
-LOSS_WEIGHTS = MappingProxyType({"prompt": 0.0, "observation": 0.0, "thought": 1.0, "action": 1.0})
-"""Weights of the loss of predicting the tokens of each part; the policy is trained on its own tokens."""
-
 
 class _Rows(NamedTuple):
     """How sequences go into rows."""
@@ -27,24 +23,18 @@ class _Rows(NamedTuple):
     overlong: str
 
 
-def encode(
-    trajectory: Trajectory,
-    tokenizer: Tokenizer,
-    *,
-    weights: Mapping[str, float] = LOSS_WEIGHTS,
-    chat: ChatTemplate | None = None,
-) -> Sequences:
+def encode(trajectory: Trajectory, tokenizer: Tokenizer, *, chat: ChatTemplate | None = None) -> Sequences:
     """Turns a trajectory into the tokens that a dialogue of it has, one sequence for each agent that has a turn.
 
     The prompt comes first, then for every turn of the agent `[observation] o [act] a [end]`, or with a thought
     `[observation] o [think] t [act] a [end]`. Tool calls are JSON lines after the action, and their results lines
-    before the next observation. The mark after the observation is given to the policy and weighted with it; the policy
-    ends its thoughts and actions itself, so that their closing marks count as theirs.
+    before the next observation. Thoughts and actions have the weight of their turn, 1 without one, all else 0. The mark
+    after the observation is given to the policy and weighted with it; the policy ends its thoughts and actions itself,
+    so that their closing marks count as theirs.
 
     Args:
         trajectory: a trajectory.
         tokenizer: with the marks "observation", "think", "act" and "end".
-        weights: weights in the loss by part; parts left out have those of `LOSS_WEIGHTS`.
         chat: writes the messages through a chat template instead of the marks, all of them, tools included; the end of
             a turn is learned with it.
 
@@ -52,8 +42,7 @@ def encode(
         The tokens, their weights, and which are thoughts; all sequences have the success of the trajectory.
     """
     agents = sorted({turn.agent for turn in trajectory.turns})
-    every = LOSS_WEIGHTS | dict(weights)
-    return [_encode_agent(trajectory, agent, tokenizer, every, chat) for agent in agents]
+    return [_encode_agent(trajectory, agent, tokenizer, chat) for agent in agents]
 
 
 def load_packed(
@@ -63,7 +52,6 @@ def load_packed(
     row_length: int,
     on_error: str = "raise",
     overlong: str = "raise",
-    weights: Mapping[str, float] = LOSS_WEIGHTS,
     chat: ChatTemplate | None = None,
     report: Report = warnings.warn,
 ) -> PackedBatch:
@@ -75,7 +63,6 @@ def load_packed(
         row_length: L, tokens per row.
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
         overlong: of sequences longer than a row: "raise", "truncate" or "skip"; the last two are reported.
-        weights: as of `encode`.
         chat: as of `encode`.
         report: called with messages about all that is left out.
 
@@ -86,32 +73,21 @@ def load_packed(
         ValueError: a mark is missing, there is no trajectory, or what `on_error` and `overlong` refuse.
     """
     rows = _Rows(row_length, overlong)
-    found = _read_sequences(paths, _make_encoder(tokenizer, weights, chat), rows, on_error, report)
-    return pack(list(found), row_length, pad=tokenizer.marks["pad"], overlong=overlong)[0]
+    found = _read_sequences(paths, _make_encoder(tokenizer, chat), rows, on_error, report)
+    return pack(list(found), row_length, pad=tokenizer.marks["pad"], overlong=overlong)
 
 
-def _make_encoder(
-    tokenizer: Tokenizer, weights: Mapping[str, float], chat: ChatTemplate | None = None
-) -> Callable[[Trajectory], Sequences]:
+def _make_encoder(tokenizer: Tokenizer, chat: ChatTemplate | None) -> Callable[[Trajectory], Sequences]:
     missing = {"pad", "end", "observation", "think", "act"} - tokenizer.marks.keys()
     if missing:
         raise ValueError(f"`tokenizer` must have the mark {sorted(missing)[0]!r}, got {sorted(tokenizer.marks)}.")
-    unknown = weights.keys() - LOSS_WEIGHTS.keys()
-    if unknown:
-        raise ValueError(f"`weights` must be of {', '.join(LOSS_WEIGHTS)}, got {sorted(unknown)[0]!r}.")
-    return partial(encode, tokenizer=tokenizer, weights=weights, chat=chat)
+    return partial(encode, tokenizer=tokenizer, chat=chat)
 
 
-def _encode_agent(
-    trajectory: Trajectory,
-    agent: int,
-    tokenizer: Tokenizer,
-    weights: Mapping[str, float],
-    chat: ChatTemplate | None,
-) -> TokenSequence:
+def _encode_agent(trajectory: Trajectory, agent: int, tokenizer: Tokenizer, chat: ChatTemplate | None) -> TokenSequence:
     if chat is not None:
-        return _encode_messages(trajectory, agent, weights, chat)
-    parts = _marked_parts(trajectory, agent, tokenizer, weights)
+        return _encode_messages(trajectory, agent, chat)
+    parts = _marked_parts(trajectory, agent, tokenizer)
     return TokenSequence(
         tokens=[token for _, ids, _ in parts for token in ids],
         loss_weight=[float(weight) for _, ids, weight in parts for _ in ids],
@@ -120,20 +96,14 @@ def _encode_agent(
     )
 
 
-def _encode_messages(
-    trajectory: Trajectory, agent: int, weights: Mapping[str, float], chat: ChatTemplate
-) -> TokenSequence:
+def _encode_messages(trajectory: Trajectory, agent: int, chat: ChatTemplate) -> TokenSequence:
     """Returns the tokens that an agent read and wrote, as a chat template writes them."""
     messages = trajectory.messages or to_messages(trajectory, agent=agent)
     written = chat.encode(messages, trajectory.tools or ())
-    factor = [1.0 if message.get("weight") is None else float(message["weight"]) for message in messages]
-
-    def weight_of(index: int, thought: bool) -> float:
-        return weights["observation"] if index < 0 else weights["thought" if thought else "action"] * factor[index]
-
+    weights = [1.0 if message.get("weight") is None else float(message["weight"]) for message in messages]
     return TokenSequence(
         tokens=written.tokens,
-        loss_weight=[weight_of(*token) for token in zip(written.message, written.thought)],
+        loss_weight=[0.0 if index < 0 else weights[index] for index in written.message],
         thought_mask=written.thought,
         success=trajectory.success,
         num_lost=written.num_lost,
@@ -149,22 +119,19 @@ def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
         yield turn, seen
 
 
-def _marked_parts(
-    trajectory: Trajectory, agent: int, tokenizer: Tokenizer, weights: Mapping[str, float]
-) -> list[tuple[str, Sequence[int], float]]:
+def _marked_parts(trajectory: Trajectory, agent: int, tokenizer: Tokenizer) -> list[tuple[str, Sequence[int], float]]:
     """Returns parts, their tokens between marks and their weights."""
-    marks, read = tokenizer.marks, weights["observation"]
-    parts: list[tuple[str, Sequence[int], float]] = [("prompt", tokenizer.encode(trajectory.prompt), weights["prompt"])]
+    marks = tokenizer.marks
+    parts: list[tuple[str, Sequence[int], float]] = [("prompt", tokenizer.encode(trajectory.prompt), 0.0)]
     for turn, seen in _turns_of(trajectory, agent):
-        factor = 1.0 if turn.weight is None else turn.weight
-        parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)], read))
+        weight = 1.0 if turn.weight is None else turn.weight
+        parts.append(("observation", [marks["observation"], *tokenizer.encode(seen)], 0.0))
         if turn.thought is not None:
             thought = [*tokenizer.encode(turn.thought), marks["act"]]
-            parts += [("observation", [marks["think"]], read), ("thought", thought, weights["thought"] * factor)]
+            parts += [("observation", [marks["think"]], 0.0), ("thought", thought, weight)]
         else:
-            parts.append(("observation", [marks["act"]], read))
-        tokens = [*tokenizer.encode(_action_text(turn)), marks["end"]]
-        parts.append(("action", tokens, weights["action"] * factor))
+            parts.append(("observation", [marks["act"]], 0.0))
+        parts.append(("action", [*tokenizer.encode(_action_text(turn)), marks["end"]], weight))
     return parts
 
 

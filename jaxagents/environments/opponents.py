@@ -34,7 +34,6 @@ def one_seat(
     environment: Environment,
     choose: Callable[[Array, State, TimeStep], Array],
     *,
-    seat: int | None = None,
     own_info: Collection[str] = (),
 ) -> Environment:
     """Shows a game of two players to one agent; the other player's moves are part of the dynamics.
@@ -46,7 +45,6 @@ def one_seat(
     Args:
         environment: a game of two players who take turns.
         choose: `(key, state, timestep) -> action` of the other player.
-        seat: of the agent in all games; None draws it with the task.
         own_info: entries of `info` that are of the agent's own move, whatever the other one does after it.
 
     Returns:
@@ -85,7 +83,7 @@ def one_seat(
 
     return replace(
         environment,
-        sample_task=with_seat(environment.sample_task, seat),
+        sample_task=with_seat(environment.sample_task, None),
         reset=reset,
         step=step,
         num_players=1,

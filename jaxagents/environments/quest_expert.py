@@ -1,4 +1,4 @@
-"""Shortest ways through quests: an expert, and what is left to do from every state."""
+"""Shortest ways through quests, and what is left to do from every state."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxagents.environments.contextual_gridworld import mark
-from jaxagents.environments.quest import CHARGER, KEY_FIRST, STEPS, TIMER, QuestState, move, payment, treasure
+from jaxagents.environments.quest import CHARGER, KEY_FIRST, TIMER, QuestState, treasure
 from jaxagents.environments.quest_layouts import PATROL
 from jaxagents.environments.text.grid import distances
 from jaxagents.types import Array, Task
@@ -80,24 +80,6 @@ def distance(ways: Ways, state: QuestState) -> Array:
     charging = to_charger + (wait - state.charge) - (to_charger > 0.0) + after(task["charger"])
     fewest = jnp.where(task["kind"] == CHARGER, jnp.where(state.charge >= wait, direct, charging), fewest)
     return jnp.where(task["patrol"] > 0, _steps_to_meet(ways, state), fewest).astype(jnp.float32)
-
-
-def expert(ways: Ways, state: QuestState) -> Array:
-    """Chooses the action after which the treasure pays in full soonest, and of those one that is paid best now.
-
-    Args:
-        ways: of the task of the state.
-        state: `inner` of the environment's.
-
-    Returns:
-        int32 `[]`, the first such action.
-    """
-
-    def cost(action: Array) -> Array:
-        following = move(state, action)
-        return distance(ways, following) - 0.25 * payment(following)
-
-    return jnp.argmin(jax.vmap(cost)(jnp.arange(len(STEPS)))).astype(jnp.int32)
 
 
 def _steps_to_meet(ways: Ways, state: QuestState) -> Array:

@@ -9,7 +9,7 @@ import jax
 from jaxagents.games.best_response import best_response, nash_conv
 from jaxagents.games.extensive_form import Game
 from jaxagents.games.populations import Population, add_policy, meta_payoffs, mixed_profile, start_population
-from jaxagents.games.strategies import Profile, uniform_profile
+from jaxagents.games.strategies import uniform_profile
 from jaxagents.types import Array
 
 MetaSolver = Callable[[Array, Array], Array]
@@ -38,7 +38,6 @@ def psro(
     *,
     evaluation_solver: MetaSolver | None = None,
     num_iterations: int = 100,
-    start: Profile | None = None,
 ) -> PsroResult:
     """Adds every player's best response to the others' mixture of policies, again and again, in one compiled program.
 
@@ -47,21 +46,20 @@ def psro(
         solver: the mixtures that are responded to; `meta_solvers.nash` makes it the double oracle, `uniform` fictitious
             play.
         evaluation_solver: the mixtures whose NashConv is reported; None: the same.
-        num_iterations: T.
-        start: first policies; None: uniform ones.
+        num_iterations: T; the first policies are uniform.
 
     Returns:
         What came of it, in the precision of the caller: `with jax.enable_x64():` for float64.
 
     Raises:
-        ValueError: there is no iteration, or policies are not of the game.
+        ValueError: there is no iteration.
 
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", algorithm 1.
     """
     if num_iterations < 1:
         raise ValueError(f"`num_iterations` must be at least 1, got {num_iterations}.")
-    population = start_population(game, uniform_profile(game) if start is None else start, num_iterations + 1)
+    population = start_population(game, uniform_profile(game), num_iterations + 1)
     return _run(game, population, solver, evaluation_solver or solver, num_iterations)
 
 

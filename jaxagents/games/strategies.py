@@ -21,14 +21,6 @@ def uniform_profile(game: Game) -> tuple[Array, ...]:
     return tuple(normalize(seat, jnp.zeros(seat.mask.shape)) for seat in game.seats)
 
 
-@jax.jit
-def random_profile(game: Game, key: Array) -> tuple[Array, ...]:
-    """Draws policies whose distributions of actions are uniform over all distributions."""
-    keys = jax.random.split(key, game.num_players)
-    drawn = [jax.random.exponential(key, seat.mask.shape) for key, seat in zip(keys, game.seats)]
-    return tuple(normalize(seat, weights) for seat, weights in zip(game.seats, drawn))
-
-
 def normalize(seat: Seat, weights: Array) -> Array:
     """Computes `w(a) / sum_b w(b)` over legal actions, uniform where the sum is 0.
 

@@ -10,7 +10,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import Intervene, episode_actions, replay, with_interventions
 from jaxagents.language.mistakes import draw_admissible
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, State
@@ -64,10 +64,6 @@ def make_exploration_collector(
     transcribe = make_transcriber(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key, walk_key = jax.random.split(key, 3)
         task, start, _ = start_tasks(explored, source.choose(state["source"], task_key, state["group"]))
@@ -89,12 +85,8 @@ def make_exploration_collector(
         episode = transcribe(task, inner, group, played.actions, played.live, own=words)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
 
 

@@ -10,7 +10,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.interventions import episode_actions, replay, with_interventions
 from jaxagents.language.mistakes import noisy_expert
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.ops.rows import where_rows
@@ -83,10 +83,6 @@ def make_revision_collector(
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
@@ -120,7 +116,7 @@ def make_revision_collector(
         }
         return state, episode, dialogue_metrics(episode) | metrics | count_experience(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_task_collector(collect, source, num_episodes, "num_episodes")
 
 
 def revise(bad: Array, live: Array, doubted: Array, good: Array) -> Revision:

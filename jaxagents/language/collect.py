@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
@@ -110,10 +110,6 @@ def make_dialogue_collector(
     )
     source = (task_source or make_uniform)(level=level, num_levels=environment.text.num_levels)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         local_groups = state["group"].shape[0]
         local_rows = None if num_rows is None else max(1, num_rows * local_groups // num_groups)
@@ -144,13 +140,10 @@ def make_dialogue_collector(
             metrics["rounds"] = rounds.astype(jnp.float32)
         return state | {"source": source_state}, episode, metrics | counts
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering=_tempering(temperature, sampling.restrictions),
+    collector = make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
+    return collector._replace(tempering={**collector.tempering, **_restricting(sampling.restrictions)})
 
 
 def _fill_groups(
@@ -192,11 +185,10 @@ def _fill_groups(
     return episode.replace(keep=keep(EpisodeView(episode=episode))), counts, rounds
 
 
-def _tempering(temperature: float | None, restrictions: Mapping[str, float]) -> dict[str, float]:
-    """Returns the settings by which samples are not drawn from the policy itself."""
+def _restricting(restrictions: Mapping[str, float]) -> dict[str, float]:
+    """Returns the restrictions by which samples are not drawn from the policy itself."""
     idle = {"top_p": 1.0, "min_p": 0.0}
-    settings = {} if temperature in (None, 1.0) else {"temperature": temperature}
-    return settings | {name: value for name, value in restrictions.items() if value != idle.get(name)}
+    return {name: value for name, value in restrictions.items() if value != idle.get(name)}
 
 
 def count_experience(*episodes: Episode) -> dict[str, Count]:

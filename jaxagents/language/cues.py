@@ -13,7 +13,7 @@ from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import IntervenedState, replay, with_interventions
 from jaxagents.language.mistakes import draw_admissible
 from jaxagents.language.relabel import Label, states_along, stretches
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
 from jaxagents.ops.group_metrics import group_metrics
 from jaxagents.ops.rows import where_rows
@@ -81,15 +81,6 @@ def make_curious_collector(
     play = make_dialogue(environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature))
     source = make_uniform(level=level)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        visits = jnp.zeros((num_groups, table_size), jnp.int32)
-        return {
-            "group": jnp.arange(num_groups, dtype=jnp.int32),
-            "source": source.init(key, num_groups),
-            "visits": visits,
-        }
-
     def explore(key: Array, visits: Array, start: tuple[IntervenedState, TimeStep]) -> tuple[Array, Array]:
         """Walks where it has seldom been; returns the counts, and the actions int32 `[T, M]`."""
 
@@ -140,10 +131,11 @@ def make_curious_collector(
         metrics = dialogue_metrics(episode) | (group_metrics(episode) if group_size > 1 else {})
         return state | {"visits": visits}, episode, metrics | {"made_fraction": share} | count_experience(episode)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    collector = make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
+
+    def init(key: Array, params: Params) -> PyTree:
+        return collector.init(key, params) | {"visits": jnp.zeros((num_groups, table_size), jnp.int32)}
+
+    return collector._replace(init=init)

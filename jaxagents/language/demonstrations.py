@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.scripts import play_script
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.types import (
     Array,
     ChosenTasks,
@@ -28,7 +28,7 @@ from jaxagents.types import (
 
 
 def make_demonstrations(
-    environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0, level: int | Sequence[int] | None = None
+    environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0
 ) -> Callable[..., Episode]:
     """Makes the function that lets the world's expert play.
 
@@ -36,7 +36,6 @@ def make_demonstrations(
         environment: a text world, single instance.
         policy: whose tokens and layout are used; it does not act.
         noise: probability, per turn, of an admissible action drawn at random in place of the expert's.
-        level: of the tasks; a list is gone through in turn.
 
     Returns:
         `(key, index int32 [N], chosen=None) -> Episode` of the episodes with these global indices, on `ChosenTasks`, by
@@ -65,7 +64,7 @@ def make_demonstrations(
         return *jax.vmap(choose_one)(keys, state, timestep.action_mask), True
 
     def demonstrate(key: Array, index: Array, chosen: ChosenTasks | None = None) -> Episode:
-        chosen = make_uniform(level=level).choose(None, key, index) if chosen is None else chosen
+        chosen = make_uniform().choose(None, key, index) if chosen is None else chosen
         task, start, keys = start_tasks(environment, chosen)
         return play_script(environment, policy, choose, keys=keys, task=task, start=start, group=index)
 
@@ -119,7 +118,7 @@ def make_demonstration_collector(
         policy: whose tokens and layout are used.
         num_episodes: per batch, over all devices.
         noise: see `make_demonstrations`.
-        level: see `make_demonstrations`.
+        level: of the tasks; a list is gone through in turn.
         num_transcripts: how many different ones there are in all; None makes new ones for every batch.
         transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
 
@@ -135,17 +134,13 @@ def make_demonstration_collector(
     demonstrate = make_demonstrations(environment, policy, noise=noise)
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         chosen = source.choose(state["source"], key, state["index"])
         episode = demonstrate(key, state["index"], chosen)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_task_collector(collect, source, num_episodes, "num_episodes")
 
 
 def make_demonstrated_collector(
@@ -188,10 +183,6 @@ def make_demonstrated_collector(
     )
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
         task_key, play_key = jax.random.split(key)
         chosen = source.choose(state["source"], task_key, state["group"])
@@ -200,10 +191,6 @@ def make_demonstrated_collector(
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, state["group"], chosen))
         return state, batch, dialogue_metrics(own) | count_experience(own)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )

@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.demonstrations import draw_action
 from jaxagents.language.interventions import IntervenedState, replay, with_interventions
 from jaxagents.language.mistakes import make_mistake_collector, noisy_expert
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflection, reflection_tokens
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.types import (
@@ -160,10 +160,6 @@ def make_consideration_collector(
         there = after.after_mistake & jax.random.bernoulli(share_key, share)
         return jnp.where(there, jnp.concatenate([alternative, outcome]), -1)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         task_key, aside_key = jax.random.split(key)
@@ -185,4 +181,4 @@ def make_consideration_collector(
         episode = transcribe(task, inner, state["index"], played.actions, played.live, **thought)
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_task_collector(collect, source, num_episodes, "num_episodes")

@@ -10,7 +10,7 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.relabeling import recorded_words
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
@@ -65,10 +65,6 @@ def make_restart_collector(
     play = make_dialogue(environment, policy, sampling=Sampling(temperature=temperature))
     source = make_uniform(level=level, num_levels=environment.text.num_levels)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, expert_key, play_key = jax.random.split(key, 3)
         group = state["group"]
@@ -96,12 +92,8 @@ def make_restart_collector(
         )
         return state, rows, _metrics(rows, group_size)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
 
 

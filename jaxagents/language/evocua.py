@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import episode_actions, expert_along, replay, with_interventions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
@@ -60,10 +60,6 @@ def make_fork_collector(
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
@@ -104,10 +100,4 @@ def make_fork_collector(
         metrics = {"forked_fraction": Mean(total=total, count=jnp.float32(own.success.shape[0]))}
         return state, rows, dialogue_metrics(own) | metrics | count_experience(own)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_episodes,
-        divided_option="num_episodes",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
-    )
+    return make_task_collector(collect, source, num_episodes, "num_episodes", temperature=temperature)

@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.relabeling import make_relabeling
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import (
     Array,
@@ -73,10 +73,6 @@ def make_hint_collector(
     relabel = make_relabeling(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def attempt(params: Params, key: Array, group: Array, task: Task, keys: Array) -> Episode:
         return play(params, key, group, task=task, start=jax.vmap(environment.reset)(keys, task))
 
@@ -94,13 +90,8 @@ def make_hint_collector(
             episode = _after_failures(own, episode, group_size)
         return state, episode, dialogue_metrics(episode) | {"hinted_success_rate": success} | counts
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size * (1 + only_failed),
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
-    )
+    steps = num_groups * group_size * (1 + only_failed)
+    return make_task_collector(collect, source, num_groups, "num_groups", steps=steps, temperature=temperature)
 
 
 def with_hint(task: Task, hint: bool) -> Task:

@@ -14,7 +14,7 @@ from jaxagents.language.demonstrations import make_demonstrations
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.relabeling import recorded_words
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive, require_shape
 from jaxagents.ops.rows import where_rows
@@ -120,10 +120,6 @@ def make_refinement_collector(
     def read(episode: Episode) -> Array:
         return recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, expert_key, play_key, judge_key = jax.random.split(key, 4)
         group = state["group"]
@@ -154,13 +150,8 @@ def make_refinement_collector(
             rows = rows.replace(reward=rows.reward.at[later, forks.turn[later]].set(score, mode="drop"))
         return state, rows, _metrics(rows, own, group_size, num_attempts)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * (num_attempts + (group_size - 1) * steps_of_state),
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
-    )
+    steps = num_groups * (num_attempts + (group_size - 1) * steps_of_state)
+    return make_task_collector(collect, source, num_groups, "num_groups", steps=steps, temperature=temperature)
 
 
 def _make_forks(

@@ -5,13 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.collect import count_experience, dialogue_metrics
-from jaxagents.language.interventions import Replay, replay, with_interventions
-from jaxagents.language.mistakes import noisy_expert
-from jaxagents.language.tasks import start_tasks
-from jaxagents.language.transcribe import make_transcriber
+from jaxagents.language.interventions import Replay
+from jaxagents.language.mistakes import make_set_collector
 from jaxagents.ops.checks import require_positive
-from jaxagents.types import Array, ChosenTasks, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree
+from jaxagents.types import Array, Collector, Environment, LanguagePolicy
 
 Score = Callable[[Replay], Array]
 """`(P transcripts) -> float32 [P]`, of which the largest are chosen, and of equal ones the first."""
@@ -77,33 +74,18 @@ def make_selection_collector(
         require_positive(name, count)
     if num_transcripts > num_candidates:
         raise ValueError(f"`num_transcripts` must be at most {num_candidates} candidates, got {num_transcripts}.")
-    noisy = with_interventions(environment, noisy_expert(environment, noise))
-    transcribe = make_transcriber(environment, policy)
 
-    def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
-        levels = None if level is None else jnp.full(item.shape, level)
-        task, start, _ = start_tasks(noisy, ChosenTasks(key=keys, level=levels, item=item))
-        nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
-        return task, start, replay(noisy, start, nothing)
+    def select(play: Callable[[Array], Replay]) -> dict[str, Array]:
+        scores = score(play(jnp.arange(num_candidates, dtype=jnp.int32)))
+        return {"chosen": jnp.argsort(-scores, stable=True)[:num_transcripts].astype(jnp.int32)}
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        set_key = key if transcripts_seed is None else jax.random.key(transcripts_seed)
-        scores = score(play(set_key, jnp.arange(num_candidates, dtype=jnp.int32))[2])
-        chosen = jnp.argsort(-scores, stable=True)[:num_transcripts].astype(jnp.int32)
-        rows = jnp.arange(num_episodes, dtype=jnp.int32)
-        # The same in every row: devices split the state of a collector.
-        of_rows = {"set_key": jax.random.key_data(set_key), "chosen": chosen}
-        return {"index": rows} | jax.tree.map(lambda leaf: jnp.tile(leaf[None], (num_episodes, 1)), of_rows)
-
-    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
-        del params
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, state["index"])
-        item = jax.vmap(jax.random.choice)(keys, state["chosen"])
-        task, start, played = play(jax.random.wrap_key_data(state["set_key"][0]), item)
-        begin, thoughts = (start[0].inner, start[1]), played.thoughts
-        episode = transcribe(task, begin, state["index"], played.actions, played.live, thoughts=thoughts)
-        return state, episode, dialogue_metrics(episode) | count_experience(episode)
-
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_set_collector(
+        environment,
+        policy,
+        num_episodes=num_episodes,
+        noise=noise,
+        levels=lambda item: None if level is None else jnp.full(item.shape, level),
+        transcripts_seed=transcripts_seed,
+        select=select,
+        draw=lambda key, selected: jax.random.choice(key, selected["chosen"]),
+    )

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.demonstrations import make_demonstrations
@@ -11,7 +10,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.hints import with_hint
 from jaxagents.language.relabeling import make_relabeling
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Demonstrated, Environment, LanguagePolicy, Metrics, Params, PyTree
 
@@ -60,10 +59,6 @@ def make_misled_collector(
     relabel = make_relabeling(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Demonstrated, Metrics]:
         task_key, play_key, relabel_key = jax.random.split(key, 3)
         group, chosen = state["group"], source.choose(state["source"], task_key, state["group"])
@@ -74,10 +69,6 @@ def make_misled_collector(
         batch = Demonstrated(own=own, demonstration=demonstrate(task_key, group, chosen))
         return state, batch, dialogue_metrics(own) | count_experience(misled)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )

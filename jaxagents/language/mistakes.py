@@ -1,6 +1,6 @@
 """AgentRefine (Fu et al., 2025): transcripts with mistakes and their repair, whose mistakes are not learned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.demonstrations import draw_action
 from jaxagents.language.interventions import Intervene, Replay, replay, with_interventions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_between, require_positive
 from jaxagents.types import (
     Array,
+    ChosenTasks,
     Collector,
     Environment,
     Episode,
@@ -80,10 +81,6 @@ def make_mistake_collector(
     )
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         del params
         task, start, _ = start_tasks(noisy, source.choose(state["source"], key, state["index"]))
@@ -101,6 +98,61 @@ def make_mistake_collector(
         mistakes, turns = (jnp.sum(leaf, dtype=jnp.float32) for leaf in (chosen.mistaken, chosen.live))
         metrics = {"mistake_rate": Mean(total=mistakes, count=turns)}
         return state, episode, dialogue_metrics(episode) | metrics | count_experience(episode)
+
+    return make_task_collector(collect, source, num_episodes, "num_episodes")
+
+
+def make_set_collector(
+    environment: Environment,
+    policy: LanguagePolicy,
+    *,
+    num_episodes: int,
+    noise: float,
+    levels: Callable[[Array], Array | None],
+    transcripts_seed: int | None,
+    select: Callable[[Callable[[Array], Replay]], dict[str, Array]],
+    draw: Callable[[Array, dict[str, Array]], Array],
+) -> Collector:
+    """Makes a collector of draws from a fixed set of a noisy expert's transcripts.
+
+    Args:
+        environment: a text world of one seat, single instance, in which chance has no part after the start.
+        policy: whose tokens and layout are used.
+        num_episodes: per batch, over all devices.
+        noise: of the expert, see `noisy_expert`.
+        levels: `(item int32 [N]) -> int32 [N]`, of the tasks of transcripts by their numbers in the set; None draws it.
+        transcripts_seed: of the set, the same in every run and stage; None gives every run its own.
+        select: `(play) -> vectors by name`, once, with `play` from items to what was played; from them `draw` draws.
+        draw: `(key, selected) -> item int32`, for every row of a batch.
+
+    Returns:
+        The collector; its batches are `Episode`s.
+    """
+    noisy = with_interventions(environment, noisy_expert(environment, noise))
+    transcribe = make_transcriber(environment, policy)
+
+    def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
+        task, start, _ = start_tasks(noisy, ChosenTasks(key=keys, level=levels(item), item=item))
+        nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
+        return task, start, replay(noisy, start, nothing)
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        set_key = key if transcripts_seed is None else jax.random.key(transcripts_seed)
+        # The same in every row: devices split the state of a collector.
+        of_rows = {"set_key": jax.random.key_data(set_key)} | select(lambda item: play(set_key, item)[2])
+        rows = jnp.arange(num_episodes, dtype=jnp.int32)
+        return {"index": rows} | jax.tree.map(lambda leaf: jnp.tile(leaf[None], (num_episodes, 1)), of_rows)
+
+    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
+        del params
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, state["index"])
+        item = jax.vmap(draw)(keys, {name: leaf for name, leaf in state.items() if name not in ("index", "set_key")})
+        task, start, played = play(jax.random.wrap_key_data(state["set_key"][0]), item)
+        begin, thoughts = (start[0].inner, start[1]), played.thoughts
+        episode = transcribe(task, begin, state["index"], played.actions, played.live, thoughts=thoughts)
+        return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
 

@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import episode_actions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
@@ -67,10 +67,6 @@ def make_reflected_collector(
     transcribe = make_transcriber(environment, policy)
     source = make_uniform(level=level, num_tasks=num_tasks, tasks_seed=tasks_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(environment, source.choose(state["source"], task_key, state["group"]))
@@ -103,12 +99,8 @@ def make_reflected_collector(
         share = Mean(total=jnp.sum(corrected, dtype=jnp.float32), count=jnp.float32(corrected.shape[0]))
         return state, both, dialogue_metrics(own) | {"corrected_fraction": share} | count_experience(own)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
 
 

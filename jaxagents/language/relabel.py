@@ -10,7 +10,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import IntervenedState, episode_actions, replay, with_interventions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import (
@@ -80,10 +80,6 @@ def make_stretch_collector(
     source = make_uniform(level=level)
     label_each = jax.vmap(label)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key, cut_key, reset_key = jax.random.split(key, 4)
         asked, start, _ = start_tasks(watched, source.choose(state["source"], task_key, state["index"]))
@@ -115,13 +111,7 @@ def make_stretch_collector(
         rate = Mean(total=jnp.sum(episode.success, dtype=jnp.float32), count=jnp.float32(row.shape[0]))
         return state, episode, dialogue_metrics(own) | {"labelled_fraction": rate} | count_experience(own)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_episodes,
-        divided_option="num_episodes",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
-    )
+    return make_task_collector(collect, source, num_episodes, "num_episodes", temperature=temperature)
 
 
 def stretches(keys: Array, length: Array, count: int, kind: str, every: int) -> tuple[Array, Array]:

@@ -6,13 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxagents.language.collect import count_experience, dialogue_metrics
-from jaxagents.language.interventions import Replay, replay, with_interventions
-from jaxagents.language.mistakes import noisy_expert
-from jaxagents.language.tasks import start_tasks
-from jaxagents.language.transcribe import make_transcriber
+from jaxagents.language.interventions import Replay
+from jaxagents.language.mistakes import make_set_collector
 from jaxagents.ops.checks import require_positive
-from jaxagents.types import Array, ChosenTasks, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree
+from jaxagents.types import Array, Collector, Environment, LanguagePolicy
 
 
 def make_source_collector(
@@ -65,38 +62,23 @@ def make_source_collector(
         if len(values) != len(levels) or min(values) < 0 or not sum(values) > 0:
             raise ValueError(f"`{name}` must be {len(levels)} numbers, one per source, got {list(values)}.")
     source = np.repeat(np.arange(len(levels)), counts)
-    noisy = with_interventions(environment, noisy_expert(environment, noise))
-    transcribe = make_transcriber(environment, policy)
 
-    def play(set_key: Array, item: Array) -> tuple[PyTree, PyTree, Replay]:
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(set_key, item)
-        chosen = ChosenTasks(key=keys, level=jnp.asarray(levels, jnp.int32)[jnp.asarray(source)[item]], item=item)
-        task, start, _ = start_tasks(noisy, chosen)
-        nothing = jnp.zeros((item.shape[0], policy.layout.num_turns, *environment.action_space.shape), jnp.int32)
-        return task, start, replay(noisy, start, nothing)
-
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        set_key = key if transcripts_seed is None else jax.random.key(transcripts_seed)
+    def select(play: Callable[[Array], Replay]) -> dict[str, Array]:
         rating = jnp.full(len(source), jnp.inf)
         if rate is not None:
-            rating = rate(play(set_key, jnp.arange(len(source), dtype=jnp.int32))[2])
-        logits = jnp.log(probabilities(jnp.asarray(source), jnp.asarray(shares), rating >= least_rating))
-        rows = jnp.arange(num_episodes, dtype=jnp.int32)
-        # The same in every row: devices split the state of a collector.
-        of_rows = {"set_key": jax.random.key_data(set_key), "logits": logits}
-        return {"index": rows} | jax.tree.map(lambda leaf: jnp.tile(leaf[None], (num_episodes, 1)), of_rows)
+            rating = rate(play(jnp.arange(len(source), dtype=jnp.int32)))
+        return {"logits": jnp.log(probabilities(jnp.asarray(source), jnp.asarray(shares), rating >= least_rating))}
 
-    def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
-        del params
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, state["index"])
-        item = jax.vmap(jax.random.categorical)(keys, state["logits"]).astype(jnp.int32)
-        task, start, played = play(jax.random.wrap_key_data(state["set_key"][0]), item)
-        begin, thoughts = (start[0].inner, start[1]), played.thoughts
-        episode = transcribe(task, begin, state["index"], played.actions, played.live, thoughts=thoughts)
-        return state, episode, dialogue_metrics(episode) | count_experience(episode)
-
-    return Collector(init=init, collect=collect, steps_per_collect=num_episodes, divided_option="num_episodes")
+    return make_set_collector(
+        environment,
+        policy,
+        num_episodes=num_episodes,
+        noise=noise,
+        levels=lambda item: jnp.asarray(levels, jnp.int32)[jnp.asarray(source)[item]],
+        transcripts_seed=transcripts_seed,
+        select=select,
+        draw=lambda key, selected: jax.random.categorical(key, selected["logits"]).astype(jnp.int32),
+    )
 
 
 def probabilities(source: Array, weights: Array, good: Array) -> Array:

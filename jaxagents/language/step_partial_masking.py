@@ -9,7 +9,7 @@ from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.interventions import episode_actions, replay, with_interventions
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.transcribe import make_transcriber, reflect_after, reflection_tokens
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Metrics, Params, PyTree, State
@@ -59,10 +59,6 @@ def make_step_correction_collector(
     transcribe = make_transcriber(environment, policy, num_aside=reflection_tokens(environment, policy))
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"index": jnp.arange(num_episodes, dtype=jnp.int32), "source": source.init(key, num_episodes)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key = jax.random.split(key)
         task, start, _ = start_tasks(corrected, source.choose(state["source"], task_key, state["index"]))
@@ -81,13 +77,7 @@ def make_step_correction_collector(
         )
         return state, episode, dialogue_metrics(episode) | count_experience(episode)
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_episodes,
-        divided_option="num_episodes",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
-    )
+    return make_task_collector(collect, source, num_episodes, "num_episodes", temperature=temperature)
 
 
 def expert_after_mistakes(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.conversation import answer, begin_conversation, parse_action, read_prompts
 from jaxagents.language.generate import Sampling
-from jaxagents.language.tasks import make_uniform, start_tasks
+from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
 from jaxagents.language.turns import assemble, render_prompts, step_worlds
 from jaxagents.language.verifiers import Verifier
 from jaxagents.ops.checks import require_positive, require_shape
@@ -81,10 +81,6 @@ def make_stepwise_collector(
     explore = _make_exploration(environment, policy, group_size, judge.score, Sampling(temperature=temperature))
     source = make_uniform(level=level, num_levels=environment.text.num_levels)
 
-    def init(key: Array, params: Params) -> PyTree:
-        del params
-        return {"group": jnp.arange(num_groups, dtype=jnp.int32), "source": source.init(key, num_groups)}
-
     def collect(state: PyTree, params: Params, key: Array) -> tuple[PyTree, Episode, Metrics]:
         task_key, play_key = jax.random.split(key)
         chosen = source.choose(state["source"], task_key, state["group"])
@@ -96,12 +92,8 @@ def make_stepwise_collector(
             metrics["rounds"] = 1.0 + played / jnp.float32(episode.success.shape[0] // policy.layout.num_turns)
         return state, episode, metrics
 
-    return Collector(
-        init=init,
-        collect=collect,
-        steps_per_collect=num_groups * group_size,
-        divided_option="num_groups",
-        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    return make_task_collector(
+        collect, source, num_groups, "num_groups", steps=num_groups * group_size, temperature=temperature
     )
 
 

@@ -11,7 +11,19 @@ from flax import struct
 
 from jaxagents.environments.text.splits import level_of
 from jaxagents.ops.rows import where_rows
-from jaxagents.types import Array, ChosenTasks, Environment, PyTree, State, Task, TaskSource, TimeStep
+from jaxagents.types import (
+    Array,
+    ChosenTasks,
+    Collector,
+    Environment,
+    Metrics,
+    Params,
+    PyTree,
+    State,
+    Task,
+    TaskSource,
+    TimeStep,
+)
 
 Weigh = Callable[[Array, Array], Array]
 """`(count [K], success [K]) -> weight [K]`: how often items were played and succeeded; how likely each comes next."""
@@ -293,6 +305,44 @@ def start_tasks(environment: Environment, chosen: ChosenTasks) -> tuple[Task, tu
     levels = () if chosen.level is None else (chosen.level,)
     task = jax.vmap(environment.sample_task)(keys[:, 0], *levels)
     return task, jax.vmap(environment.reset)(keys[:, 1], task), keys[:, 2]
+
+
+def make_task_collector(
+    collect: Callable[[PyTree, Params, Array], tuple[PyTree, PyTree, Metrics]],
+    source: TaskSource,
+    num_rows: int,
+    option: str,
+    *,
+    steps: int | None = None,
+    temperature: float | None = None,
+) -> Collector:
+    """Makes a collector whose state is the global indices of its rows and the state of the source of their tasks.
+
+    Args:
+        collect: `(state, params, key) -> (state, batch, metrics)`; the state has `source`, and the indices int32 as
+            `group` where rows are groups of episodes, as `index` where they are episodes.
+        source: of the tasks.
+        num_rows: over all devices.
+        option: that says how many, "num_groups" or "num_episodes".
+        steps: that one call counts for; None is one per row.
+        temperature: at which the policy is sampled; None is 1.
+
+    Returns:
+        The collector.
+    """
+    name = {"num_groups": "group", "num_episodes": "index"}[option]
+
+    def init(key: Array, params: Params) -> PyTree:
+        del params
+        return {name: jnp.arange(num_rows, dtype=jnp.int32), "source": source.init(key, num_rows)}
+
+    return Collector(
+        init=init,
+        collect=collect,
+        steps_per_collect=num_rows if steps is None else steps,
+        divided_option=option,
+        tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
+    )
 
 
 def _require_tasks(num_tasks: int | None) -> None:

@@ -9,9 +9,6 @@ from flax import struct
 from jaxagents.ops.levels import LevelArchive, level_weights
 from jaxagents.types import Array
 
-GRADES = "DCBA"
-"""Won in less than a quarter of the episodes, in less than half, in less than three quarters, in more."""
-
 
 @struct.dataclass
 class LevelGraph:
@@ -53,7 +50,7 @@ def init_graph(seeds: Array, capacity: int) -> LevelGraph:
 
 
 def grades(graph: LevelGraph) -> Array:
-    """Computes indices into `GRADES`, int32 `[C]`; -1 where nothing is known."""
+    """Computes the quarter that the share of won episodes is in, 0 to 3, int32 `[C]`; -1 where nothing is known."""
     return jnp.where(graph.success < 0.0, -1, jnp.minimum(4.0 * graph.success, 3.0)).astype(jnp.int32)
 
 

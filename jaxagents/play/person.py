@@ -4,7 +4,7 @@ import difflib
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -29,12 +29,12 @@ class Person(NamedTuple):
     tell: Callable[[str | Text], None]
 
 
-def at_terminal(output: TextIO | None = None) -> Person:
-    """Returns the person at stdin; what they read goes to `output`, stdout by default.
+def at_terminal() -> Person:
+    """Returns the person at stdin; what they read goes to stdout.
 
     In a terminal, lines can be edited, and the tabulator completes; lines that are piped in are repeated.
     """
-    console = Console(file=output)
+    console = Console()
     interactive = sys.stdin.isatty()
 
     def ask(question: str, offers: Sequence[str]) -> str:

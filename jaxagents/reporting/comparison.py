@@ -28,7 +28,6 @@ class Compared(NamedTuple):
 
     Attributes:
         label: what differs from the other runs.
-        folders: of the runs.
         curve: of the metric, one column per seed; a seed that several runs have is taken from one of them.
         final: values at the end, `[seeds]`.
         finals: those of all seeds of each run, by its name.
@@ -37,7 +36,6 @@ class Compared(NamedTuple):
     """
 
     label: str
-    folders: tuple[Path, ...]
     curve: Curve
     final: np.ndarray
     finals: Mapping[str, np.ndarray] = {}
@@ -146,7 +144,6 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
         compared.append(
             Compared(
                 label=labels[members[0]],
-                folders=tuple(own),
                 curve=curve,
                 final=curve.values[-1],
                 finals=finals,

@@ -12,13 +12,12 @@ from jaxagents.reporting.transcripts import agent_names
 from jaxagents.types import Array, Environment, State, TimeStep
 
 
-def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) -> list[Trajectory]:
+def play_experts(environment: Environment, *, num_episodes: int) -> list[Trajectory]:
     """Lets the expert of a text world play, the levels in turn; in games it takes all seats.
 
     Args:
         environment: a text world.
         num_episodes: episodes.
-        seed: of tasks and randomness.
 
     Returns:
         The transcript.
@@ -33,7 +32,7 @@ def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) 
     step = jax.jit(environment.step)
     played = []
     for index in range(num_episodes):
-        task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
+        task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(0), index), 3)
         level = index % interface.num_levels
         task = environment.sample_task(task_key, level)
         prompt = "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
@@ -45,7 +44,7 @@ def play_experts(environment: Environment, *, num_episodes: int, seed: int = 0) 
                 turns=tuple(turns),
                 prompt=prompt,
                 level=level,
-                seed=seed,
+                seed=0,
                 agents=agent_names(environment),
                 success=bool(last.info["success"]),
                 episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,

@@ -183,20 +183,12 @@ def interquartile_mean(values: np.ndarray) -> float:
     return float(np.mean(ordered[cut : ordered.size - cut]))
 
 
-def bootstrap_interval(
-    values: Sequence[np.ndarray],
-    statistic: Callable[[np.ndarray], float],
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Computes the percentile interval of a statistic of all values, whose seeds are drawn again within every task.
+def bootstrap_interval(values: Sequence[np.ndarray], statistic: Callable[[np.ndarray], float]) -> tuple[float, float]:
+    """Computes the 95 % percentile interval of a statistic of all values, seeds drawn again within every task.
 
     Args:
         values: by task, `[seeds]`; tasks may have different numbers of seeds.
         statistic: of the values of all tasks, `[n] -> float`.
-        confidence: mass of the interval.
-        seed: of the draws.
 
     Returns:
         The bounds.
@@ -207,10 +199,10 @@ def bootstrap_interval(
     References:
         Agarwal et al. (2021), Deep reinforcement learning at the edge of the statistical precipice, section 4.1.
     """
-    values, generator = [_finite(task) for task in values], np.random.default_rng(seed)
+    values, generator = [_finite(task) for task in values], np.random.default_rng(0)
     drawn = [task[generator.integers(task.size, size=(_NUM_RESAMPLES, task.size))] for task in values]
     outcomes = [statistic(row) for row in np.concatenate(drawn, axis=1)]
-    low, high = np.quantile(outcomes, [0.5 - confidence / 2.0, 0.5 + confidence / 2.0])
+    low, high = np.quantile(outcomes, [0.025, 0.975])
     return float(low), float(high)
 
 

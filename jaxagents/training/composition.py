@@ -222,7 +222,7 @@ def _read_arguments(path: Path) -> list[str]:
             f"`{path}` must list the arguments of a run, got {found}; try the command that began it, with the same "
             "run_dir."
         )
-    return [argument.removeprefix("+") if argument.startswith("+start_from=") else argument for argument in arguments]
+    return arguments
 
 
 def _require_own(stored: Sequence[str], folders: Sequence[str], further: Sequence[str], path: Path) -> list[str]:

@@ -122,7 +122,7 @@ def world_page(config_folder: str | Path, name: str, rows: Sequence[Mapping[str,
     columns = [column for column in rows[0] if column != "world"]
     cells = [[str(row[one]) if one == "level" else describe_interval(row[one]) for one in columns] for row in rows]
     lines += ["", "## Success", "", *_table([columns, ["---"] * len(columns), *cells])]
-    lines += ["", "## An episode of the expert, on a held-out task", "", "```", *transcript(environment), "```", ""]
+    lines += ["", "## An episode of the expert, on a held-out task", "", "```", *_transcript(environment), "```", ""]
     return "\n".join(lines)
 
 
@@ -151,11 +151,11 @@ def _sizes(environment: Environment, settings: Mapping[str, Any]) -> list[str]:
     return _table([("", ""), ("---", "---"), *((key, str(value)) for key, value in sizes.items())])
 
 
-def transcript(environment: Environment, *, level: int = 0, seed: int = 0) -> list[str]:
+def _transcript(environment: Environment) -> list[str]:
     """Plays an episode of the expert on a held-out task; returns lines of observations, thoughts and actions."""
     interface, words = environment.text, partial(sentence, environment.text.words)
-    task_key, reset_key, key = jax.random.split(jax.random.key(seed), 3)
-    task = jax.jit(interface.sample_held_out_task)(task_key, jnp.int32(level))
+    task_key, reset_key, key = jax.random.split(jax.random.key(0), 3)
+    task = jax.jit(interface.sample_held_out_task)(task_key, jnp.int32(0))
     state, timestep = jax.jit(environment.reset)(reset_key, task)
     act = jax.jit(_make_act(environment))
     lines = [] if interface.prompt is None else [f"prompt: {words(interface.prompt(task))}"]

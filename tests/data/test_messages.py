@@ -26,20 +26,19 @@ MESSAGES = [
 ]
 TRAJECTORY = Trajectory(
     id="a",
-    world="chat",
+    world="",
     prompt="Be brief.",
     turns=(
         Turn(turn=0, observation="Which tea?", action="", thought="look", tool_calls=(CALL,)),
         Turn(turn=1, observation="", action="Green."),
-        Turn(turn=2, observation="Sure?", action="Yes.", reward=1.0),
+        Turn(turn=2, observation="Sure?", action="Yes."),
     ),
 )
 
 
 def test_messages_by_hand():
     assert to_messages(TRAJECTORY) == MESSAGES
-    read = from_messages(MESSAGES, id="a", world="chat", rewards=[0, 0, 1])
-    assert read == dataclasses.replace(TRAJECTORY, messages=tuple(MESSAGES))
+    assert from_messages(MESSAGES, id="a") == dataclasses.replace(TRAJECTORY, messages=tuple(MESSAGES))
 
 
 def test_results_that_are_not_text_become_json():
@@ -98,11 +97,6 @@ USER, ASSISTANT = {"role": "user", "content": "a"}, {"role": "assistant", "conte
 def test_wrong_messages_are_refused(messages, message):
     with pytest.raises(ValueError, match=message):
         from_messages(messages, id="a")
-
-
-def test_rewards_must_fit():
-    with pytest.raises(ValueError, match="`rewards` must be one per turn, got 2 for 1 turns"):
-        from_messages([USER, ASSISTANT], id="a", rewards=[1.0, 2.0])
 
 
 def test_results_without_an_id_belong_to_the_first_open_call():

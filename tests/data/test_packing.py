@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxagents.data.packing import PackCounts, TokenSequence, pack
+from jaxagents.data.packing import TokenSequence, pack
 
 PAD = -7
 
@@ -34,12 +34,12 @@ def unpack(batch):
 
 def test_rows_by_hand():
     sequences = [([1, 2], [0, 1]), ([3, 4, 5], [0, 0, 0.5]), ([6], [1]), ([7, 8, 9, 10], [1, 1, 1, 1])]
-    batch, counts = pack([TokenSequence(*sequence) for sequence in sequences], 5, pad=PAD)
+    batch = pack([TokenSequence(*sequence) for sequence in sequences], 5, pad=PAD)
     np.testing.assert_array_equal(batch.tokens, [[7, 8, 9, 10, 6], [3, 4, 5, 1, 2]])
     np.testing.assert_array_equal(batch.segment, [[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]])
     np.testing.assert_array_equal(batch.positions, [[0, 1, 2, 3, 0], [0, 1, 2, 0, 1]])
     np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 1, 1, 0], [0, 0, 0.5, 0, 1]])
-    assert batch.token_mask.all() and counts == PackCounts(packed=4, truncated=0, skipped=0, lost_tokens=0)
+    assert batch.token_mask.all()
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(batch)]
     assert dtypes == [np.int32, bool, np.int32, np.int32, np.float32, bool, bool]
 
@@ -51,39 +51,33 @@ def test_successes_share_no_row_with_others():
         TokenSequence([4, 5, 6], [1, 1, 1]),
         TokenSequence([7], [1], success=True),
     ]
-    batch, counts = pack(sequences, 4, pad=PAD)
+    batch = pack(sequences, 4, pad=PAD)
     np.testing.assert_array_equal(batch.tokens, [[2, 3, 7, PAD], [4, 5, 6, 1]])
     np.testing.assert_array_equal(batch.thought_mask, [[True, False, False, False], [False, False, False, True]])
     np.testing.assert_array_equal(batch.success, [True, False])
-    assert counts.packed == 4
 
 
 def test_padding():
-    batch, _ = pack([TokenSequence([1, 2], [1, 1])], 3, pad=PAD)
+    batch = pack([TokenSequence([1, 2], [1, 1])], 3, pad=PAD)
     np.testing.assert_array_equal(batch.tokens, [[1, 2, PAD]])
     np.testing.assert_array_equal(batch.token_mask, [[True, True, False]])
     np.testing.assert_array_equal(batch.segment, [[0, 0, -1]])
     np.testing.assert_array_equal(batch.positions, [[0, 1, 0]])
     np.testing.assert_array_equal(batch.loss_weight, [[0, 1, 0]])
-    empty, counts = pack([], 3, pad=PAD)
-    assert empty.tokens.shape == (0, 3) and counts.packed == 0
+    assert pack([], 3, pad=PAD).tokens.shape == (0, 3)
 
 
 @given(st.lists(st.integers(1, 12), max_size=40), st.integers(1, 12), st.sampled_from(["truncate", "skip"]))
 @settings(max_examples=100, deadline=None)
 def test_nothing_is_lost_or_twice(sizes, length, overlong):
     sequences = [ramp(size, start=100 * index) for index, size in enumerate(sizes)]
-    batch, counts = pack(sequences, length, pad=PAD, overlong=overlong)
+    batch = pack(sequences, length, pad=PAD, overlong=overlong)
     if overlong == "skip":
         sequences = [sequence for sequence in sequences if len(sequence.tokens) <= length]
     expected = [TokenSequence(tokens[:length], [0.0, *weights[1:length]]) for tokens, weights, *_ in sequences]
     assert sorted(unpack(batch)) == sorted(expected)
     np.testing.assert_array_equal(batch.token_mask, batch.segment >= 0)
     assert (batch.tokens[~batch.token_mask] == PAD).all() and (batch.loss_weight[~batch.token_mask] == 0).all()
-    kept = sum(len(sequence.tokens) for sequence in expected)
-    num_long = sum(size > length for size in sizes)
-    assert counts.packed == len(expected) and counts.lost_tokens == sum(sizes) - kept
-    assert (counts.truncated, counts.skipped) == ((num_long, 0) if overlong == "truncate" else (0, num_long))
     check_first_fit(batch)
 
 
@@ -98,7 +92,7 @@ def check_first_fit(batch):
 
 def test_known_optimum():
     # Sizes 6 6 5 5 4 4 in rows of 10: first-fit decreasing finds the three full rows.
-    batch, _ = pack([ramp(size) for size in (4, 5, 6, 5, 6, 4)], 10, pad=PAD)
+    batch = pack([ramp(size) for size in (4, 5, 6, 5, 6, 4)], 10, pad=PAD)
     assert batch.tokens.shape == (3, 10) and batch.token_mask.all()
 
 

@@ -41,30 +41,28 @@ def test_tokens_by_hand(tokenizer):
     call = ToolCall(name="f", arguments={"x": 1}, result={"y": 2})
     turns = (
         Turn(turn=0, observation="a", action="b", tool_calls=(call,)),
-        Turn(turn=1, observation="c", thought="d", action=""),
+        Turn(turn=1, observation="c", thought="d", action="", weight=0.5),
         Turn(turn=1, observation="e", action="f", agent=1),
         Turn(turn=2, observation="", action="g"),
     )
     trajectory = Trajectory(id="x", world="w", prompt="p", turns=turns, agents=("x", "y"))
-    weights = {"prompt": 5, "observation": 0.25, "thought": 2}
-    first, second = encode(trajectory, tokenizer, weights=weights)
+    first, second = encode(trajectory, tokenizer)
     o, t, a, e = (tokenizer.marks[name] for name in ("observation", "think", "act", "end"))
     answer, result = 'b\n{"name": "f", "arguments": {"x": 1}}', '{"y": 2}\nc'
     parts = [
-        (5, [*b"p"]),
-        (0.25, [o, *b"a", a]),
-        (1, [*answer.encode(), e]),
-        (0.25, [o, *result.encode(), t]),
-        (2, [*b"d", a]),
-        (1, [e]),
-        (0.25, [o, a]),
-        (1, [*b"g", e]),
+        (0, False, [*b"p", o, *b"a", a]),
+        (1, False, [*answer.encode(), e]),
+        (0, False, [o, *result.encode(), t]),
+        (0.5, True, [*b"d", a]),
+        (0.5, False, [e]),
+        (0, False, [o, a]),
+        (1, False, [*b"g", e]),
     ]
-    assert first.tokens == [token for _, tokens in parts for token in tokens]
-    assert first.loss_weight == [weight for weight, tokens in parts for _ in tokens]
-    assert first.thought_mask == [weight == 2 for weight, tokens in parts for _ in tokens]
+    assert first.tokens == [token for _, _, tokens in parts for token in tokens]
+    assert first.loss_weight == [weight for weight, _, tokens in parts for _ in tokens]
+    assert first.thought_mask == [thought for _, thought, tokens in parts for _ in tokens]
     assert second.tokens == [*b"p", o, *b"e", a, *b"f", e]
-    assert second.loss_weight == [5, 0.25, 0.25, 0.25, 1, 1] and not any(second.thought_mask)
+    assert second.loss_weight == [0, 0, 0, 0, 1, 1] and not any(second.thought_mask)
 
 
 @pytest.mark.slow
@@ -72,7 +70,7 @@ def test_tokens_are_those_of_a_dialogue(tmp_path):
     environment = frozenlake.make_environment()
     model = lambda vocab_size: LanguageModel(*[None] * 6, vocab_size=vocab_size)  # noqa: E731  It does not act.
     policy = make_language_policy(environment, tokenizer=word_level, model=model, num_turns=4)
-    demonstrate = make_demonstrations(environment, policy, noise=0.5, level=0)
+    demonstrate = make_demonstrations(environment, policy, noise=0.5)
     episode = jax.tree.map(np.asarray, jax.jit(demonstrate)(jax.random.key(0), np.arange(4)))
     write_trajectories(tmp_path / "a.jsonl", from_episodes(episode, policy.tokenizer))
     for row, trajectory in enumerate(read_trajectories(tmp_path / "a.jsonl")):
@@ -135,7 +133,6 @@ def test_sequences_that_are_too_long(tmp_path, tokenizer):
         ({"row_length": 0}, "`length` of a row must be at least 1, got 0"),
         ({"overlong": "cut"}, "`overlong` must be"),
         ({"on_error": "ignore"}, "`on_error` must be"),
-        ({"weights": {"actions": 1.0}}, "`weights` must be of prompt, .*, got 'actions'"),
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, tokenizer, change, message):

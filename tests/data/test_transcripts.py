@@ -150,7 +150,7 @@ def test_a_transcript_teaches_the_same_behind_any_other_one(lake, speak, params_
     policy = speak(lake, prompt=False)
 
     def gradient(before):
-        packed, _ = pack([TokenSequence(before, [0.0] * 4), TokenSequence([5, 6, 7], [1.0] * 3)], 8, pad=0)
+        packed = pack([TokenSequence(before, [0.0] * 4), TokenSequence([5, 6, 7], [1.0] * 3)], 8, pad=0)
         episode = packed_episodes(jax.tree.map(jnp.asarray, packed))
         learner = make_supervised(policy.model, optax.sgd(1.0))
         return jax.jit(learner.update)(learner.init(KEY, params_of(policy)), KEY, episode)[0].params

@@ -7,7 +7,6 @@ import pytest
 
 from jaxagents.environments import craft
 from jaxagents.environments.craft import DOWN, INTERACT, LEFT, MAKE_PICKAXE, PLACE_FURNACE, PLACE_TABLE, RIGHT, STAY, UP
-from jaxagents.environments.craft_expert import expert
 from jaxagents.environments.craft_terrain import (
     COAL,
     DIAMOND,
@@ -19,6 +18,7 @@ from jaxagents.environments.craft_terrain import (
     WATER,
     sample_land,
 )
+from tests.environments.craft_expert import expert
 from tests.fakes import play_actions
 
 KEY = jax.random.key(0)

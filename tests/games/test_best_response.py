@@ -17,8 +17,9 @@ from jaxagents.games.definitions.leduc import leduc
 from jaxagents.games.definitions.normal_form import from_payoffs
 from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.openspiel import from_openspiel
-from jaxagents.games.strategies import expected_values, random_profile, uniform_profile
+from jaxagents.games.strategies import expected_values, uniform_profile
 from jaxagents.games.trees import expand
+from tests.fakes import random_profile
 
 
 @pytest.fixture(scope="module")

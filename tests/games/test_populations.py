@@ -21,10 +21,10 @@ from jaxagents.games.populations import (
 from jaxagents.games.strategies import (
     expected_values,
     outcome_weights,
-    random_profile,
     realization_plans,
     uniform_profile,
 )
+from tests.fakes import random_profile
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from jaxagents.games.meta_solvers import nash, shor_evaluation, shor_training, u
 from jaxagents.games.psro import psro
 from jaxagents.games.strategies import expected_values
 
-ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
+MATRIX = np.array([[2.0, -1.0], [-1.0, 1.0]])
 
 
 def test_double_oracle_solves_kuhn_poker():
@@ -30,15 +30,14 @@ def test_double_oracle_solves_kuhn_poker():
 
 
 def test_uniform_psro_is_fictitious_play():
-    """In rock, paper, scissors from rock on, both play what is best against the average so far."""
-    game = compile_game(from_payoffs(np.stack([ROCK_PAPER_SCISSORS, -ROCK_PAPER_SCISSORS])))
-    rock = [jnp.array([[1.0, 0.0, 0.0]])] * 2
-    result = psro(game, uniform, num_iterations=3, start=rock)
-    # Averages: R; (R + P) / 2, against which paper earns 1/2; (R + 2 P) / 3.
-    np.testing.assert_allclose(result.nash_conv, [2.0, 1.0, 2 / 3], atol=1e-6)
-    np.testing.assert_array_equal(result.num_policies, [[1, 1], [2, 2], [2, 2]])
-    # Against (R + 2 P) / 3 paper and scissors earn 1/3: the first of the equal ones is taken.
-    np.testing.assert_array_equal(result.population.counts, [[1, 3, 0, 0]] * 2)
+    """Both play what is best against the average so far, which is uniform at first."""
+    game = compile_game(from_payoffs(np.stack([MATRIX, -MATRIX])))
+    result = psro(game, uniform, num_iterations=3)
+    # Averages of rows and columns: (1/2, 1/2) both, where the first row earns 1/2 and the second column loses 0; (3/4,
+    # 1/4) and (1/4, 3/4), where the second ones earn 1/2 each; (1/2, 1/2) and (1/6, 5/6), where they earn 2/3 and 0.
+    np.testing.assert_allclose(result.nash_conv, [0.5, 1.0, 2 / 3], atol=1e-6)
+    np.testing.assert_array_equal(result.num_policies, [[1, 1], [2, 2], [3, 2]])
+    np.testing.assert_array_equal(result.population.counts, [[1, 1, 2, 0], [1, 3, 0, 0]])
 
 
 def test_shor_approaches_the_equilibrium():

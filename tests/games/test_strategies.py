@@ -15,12 +15,12 @@ from jaxagents.games.strategies import (
     check_profile,
     expected_values,
     normalize,
-    random_profile,
     realization_plan,
     realization_plans,
     sequence_values,
     uniform_profile,
 )
+from tests.fakes import random_profile
 
 
 @pytest.fixture(scope="module")

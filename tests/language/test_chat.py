@@ -271,7 +271,7 @@ def test_scores_are_those_of_transformers_and_the_end_of_a_turn_is_learned(lake,
         True,
     ]  # System, user, ...
     (sequence,) = encode(parse_line(json.dumps({"messages": CHATS[1]}).encode()), None, chat=policy.lexicon.chat)
-    batch = packed_episodes(jax.tree.map(jnp.asarray, pack([sequence], 96, pad=0)[0]))
+    batch = packed_episodes(jax.tree.map(jnp.asarray, pack([sequence], 96, pad=0)))
     learner = make_supervised(policy.model, optax.adam(0.02))
     state = learner.init(jax.random.key(1), params)
     keys = jax.random.split(jax.random.key(2), 60)

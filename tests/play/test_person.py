@@ -100,11 +100,10 @@ def test_actions_that_cannot_be_listed_are_typed_in_words():
     assert len(offers) == len(environment.text.examples) and all(offers)
 
 
-def test_lines_of_a_pipe_are_repeated_until_they_end(monkeypatch):
+def test_lines_of_a_pipe_are_repeated_until_they_end(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("up [x]\n"))
-    output = io.StringIO()
-    person = at_terminal(output)
+    person = at_terminal()
     assert person.ask("action", ()) == "up [x]\n"
     with pytest.raises(EOFError):
         person.ask("action", ())
-    assert output.getvalue() == "action> up [x]\n"
+    assert capsys.readouterr().out == "action> up [x]\n"

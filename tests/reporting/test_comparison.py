@@ -42,7 +42,7 @@ def folder(tmp_path):
 def test_runs_that_differ_by_the_seed_are_one_curve(folder):
     low, high = compare_runs(find_runs([folder]), "eval/episode_return")
     assert (low.label, high.label) == ("learner.clip=0.1", "learner.clip=0.2")
-    assert [path.name for path in low.folders] == ["0", "1"]
+    assert list(low.finals) == ["0", "1"]
     np.testing.assert_array_equal(low.curve.values, [[1.0, 3.0], [2.0, 4.0]])
     np.testing.assert_array_equal(low.final, [2.0, 4.0])
 

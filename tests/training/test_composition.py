@@ -66,9 +66,7 @@ def test_configs_of_the_user_are_joined_to_ours(tmp_path):
         pass
 
 
-def test_runs_that_added_the_key_of_their_start_go_on(tmp_path):
-    (tmp_path / "arguments.yaml").write_text("- world=cartpole\n- +start_from=runs/a\n")
-    assert resume_arguments([f"resume={tmp_path}"])[1] == "start_from=runs/a"
+def test_a_start_of_its_own_is_no_part_of_a_run():
     assert "start_from" not in resolve(compose(CONFIGS, "world=cartpole"))  # Hashes are of what a run has.
 
 

@@ -13,15 +13,17 @@ from jaxagents.environments.text.splits import SampleTask
 from jaxagents.environments.text.world import World
 from jaxagents.types import Array, Environment, State
 
+_HELD_OUT_FRACTION = 0.25  # Of the tasks of a world that is checked by playing it.
+_NUM_TASKS = 8  # Per level, of which an expert that is imitated has to solve one.
 
-def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks: int = 64) -> Environment:
+
+def require_playable(world: World, *, num_tasks: int = 64) -> Environment:
     """Checks a world by playing it, and makes its environment.
 
     This compiles and runs the world, which takes seconds, and is for whoever writes one.
 
     Args:
         world: the rules.
-        held_out_fraction: of the tasks.
         num_tasks: per level and side that the expert has to solve; sixteen times as many are drawn to be split.
 
     Returns:
@@ -31,8 +33,8 @@ def require_playable(world: World, *, held_out_fraction: float = 0.25, num_tasks
         ValueError: see `make_text_world`; a level has no tasks on one side; or the expert fails at a task, which in a
             game is to end it by other than its rules.
     """
-    require_split(world, held_out_fraction, num_tasks=16 * num_tasks)
-    environment = make_text_world(world, held_out_fraction=held_out_fraction)
+    require_split(world, _HELD_OUT_FRACTION, num_tasks=16 * num_tasks)
+    environment = make_text_world(world, held_out_fraction=_HELD_OUT_FRACTION)
     for side, sample in (("training", environment.sample_task), ("held-out", environment.text.sample_held_out_task)):
         success = _solved(environment, sample, world.num_levels, num_tasks)
         if not success.all():
@@ -65,7 +67,7 @@ def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 10
         )
 
 
-def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
+def require_expert(environment: Environment) -> None:
     """Refuses a text world whose expert solves nothing, before a policy is trained on what it shows.
 
     This compiles and plays the world, which takes a second or two. An expert that fails at some of its tasks only is
@@ -73,7 +75,6 @@ def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
 
     Args:
         environment: of `make_text_world`; any other one passes.
-        num_tasks: per level, of the training side.
 
     Raises:
         ValueError: the expert solves none of the tasks of a level; in a game, it never ends one by its rules.
@@ -81,10 +82,10 @@ def require_expert(environment: Environment, *, num_tasks: int = 8) -> None:
     rules = None if environment.text is None else environment.text.rules
     if rules is None:
         return
-    solved = _solved(environment, environment.sample_task, rules.num_levels, num_tasks).any(axis=1)
+    solved = _solved(environment, environment.sample_task, rules.num_levels, _NUM_TASKS).any(axis=1)
     if not solved.all():
         raise ValueError(
-            f"`expert` of {rules.name!r} must solve its tasks within {rules.max_steps} turns, got none of {num_tasks} "
+            f"`expert` of {rules.name!r} must solve its tasks within {rules.max_steps} turns, got none of {_NUM_TASKS} "
             f"at level {int(np.argmin(solved))}; try more turns, or `require_playable`, while you write the world."
         )
 

@@ -56,9 +56,9 @@ def pad_to(ids: np.ndarray, length: int) -> np.ndarray:
     return np.pad(ids, [(0, 0)] * (ids.ndim - 1) + [(0, missing)], constant_values=-1)
 
 
-def pad_all(rows: Sequence[np.ndarray], length: int | None = None) -> np.ndarray:
-    """Stacks rows of different lengths to int32 `[len(rows), length]`; None takes the longest. On the host."""
-    length = max(len(row) for row in rows) if length is None else length
+def pad_all(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Stacks rows of different lengths to int32 `[len(rows), length of the longest]`. On the host."""
+    length = max(len(row) for row in rows)
     return np.stack([pad_to(row, length) for row in rows])
 
 

@@ -36,7 +36,6 @@ def test_padding():
     assert tables.pad_to(np.asarray([3, 4]), 4).tolist() == [3, 4, -1, -1]
     assert tables.pad_to(np.asarray([[3], [4]]), 2).tolist() == [[3, -1], [4, -1]]
     assert tables.pad_all([np.asarray([1]), np.asarray([2, 3])]).tolist() == [[1, -1], [2, 3]]
-    assert tables.pad_all([np.asarray([1])], 3).tolist() == [[1, -1, -1]]
     with pytest.raises(ValueError, match="`length` must be at least the 2 ids, got 1"):
         tables.pad_to(np.asarray([3, 4]), 1)
 
