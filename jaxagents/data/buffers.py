@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.data.sum_tree import get_leaves, init_sum_tree, sample_leaves, set_leaves
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.packing import Rows, pack_rows, unpack_rows
 from jaxagents.types import Array, PyTree, State, Transition
 
@@ -183,9 +184,7 @@ def make_prioritized_buffer(
 
 
 def _check_sizes(capacity: int, batch_size: int, sequence_length: int, min_size: int, num_shards: int) -> None:
-    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("num_shards", num_shards)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(batch_size=batch_size, sequence_length=sequence_length, num_shards=num_shards)
     if batch_size % num_shards:
         raise ValueError(
             f"`batch_size` must be divisible by `num_shards`, got {batch_size} and {num_shards}; "

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxagents.data.packing import PackedBatch
 from jaxagents.data.streams import load_packed
 from jaxagents.data.trajectories import require_files
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Layout, Metrics, Params, PyTree
 
 
@@ -44,8 +45,7 @@ def make_transcript_collector(
         ValueError: `num_rows` is not positive, none succeeded where these alone count, or see `load_packed`.
     """
     del environment
-    if num_rows < 1:
-        raise ValueError(f"`num_rows` must be at least 1, got {num_rows}.")
+    check_counts(num_rows=num_rows)
     require_files(paths)
     packed = load_packed(
         paths,

@@ -6,6 +6,7 @@ from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Box, Discrete, Environment, Task, TimeStep
 
 START, SAFE, RISKY, OVER, OTHERS = range(5)
@@ -55,8 +56,7 @@ def make_two_step_game(*, num_chores: int = 0, num_choices: int = 1) -> Environm
     """
     if num_chores < 0:
         raise ValueError(f"`num_chores` must not be negative, got {num_chores}; try 0 for the game alone.")
-    if num_choices < 1:
-        raise ValueError(f"`num_choices` must be at least 1, got {num_choices}.")
+    check_counts(num_choices=num_choices)
     payoffs, following = _tables(num_chores, num_choices)
     size = len(payoffs)
 

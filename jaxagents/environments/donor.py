@@ -7,6 +7,7 @@ from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Box, Environment, Task, TimeStep
 
 START_WEALTH, MULTIPLIER = 10.0, 2.0
@@ -65,9 +66,7 @@ def make_environment(
     """
     if num_agents < 2 or num_agents % 2:
         raise ValueError(f"`num_agents` must be even and at least 2, got {num_agents}; try 12.")
-    for name, count in (("num_rounds", num_rounds), ("trace_length", trace_length)):
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_rounds=num_rounds, trace_length=trace_length)
     schedule = jnp.asarray(round_robin(num_agents, num_rounds))
 
     def pairs(state: DonorState) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.environments.timesteps import first_timestep
 from jaxagents.environments.wrappers import absorbing
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Box, Environment, State, Task, TimeStep
 
 PUSHER_RADIUS, DISC_RADIUS = 0.05, 0.08
@@ -85,9 +86,7 @@ def make_environment(
 
     Deviation: circles and normals alone, after the pushing tasks of robot learning; no masses, no rotation.
     """
-    for name, value in {"num_pushers": num_pushers, "num_goals": num_goals, "max_steps": max_steps}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_pushers=num_pushers, num_goals=num_goals, max_steps=max_steps)
     if num_discs < 0:
         raise ValueError(f"`num_discs` must not be negative, got {num_discs}; try 1, or 0 for reaching.")
     if not 0.0 < max_displacement * gain <= NUM_SUBSTEPS * PUSHER_RADIUS:

@@ -20,6 +20,7 @@ from jaxagents.games.populations import (
     start_population,
 )
 from jaxagents.games.strategies import Profile, uniform_profile
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array
 
 JointSolver = Callable[[Array, Array, Array], Array]
@@ -98,8 +99,7 @@ def jpsro(
     Deviation: policies are the same where they play the same, whatever they would do where their player never gets.
     Deviation: where no deviation is new, the one that gains most is counted once more, in place of a random one.
     """
-    if num_iterations < 1:
-        raise ValueError(f"`num_iterations` must be at least 1, got {num_iterations}.")
+    check_counts(num_iterations=num_iterations)
     population = start_population(game, uniform_profile(game) if start is None else start, _FIRST_CAPACITY)
     numbers = jnp.zeros((num_iterations, game.num_players), population.counts.dtype)
     curves = JpsroCurves(numbers[:, 0], numbers[:, 0], numbers, numbers.astype(jnp.int32))

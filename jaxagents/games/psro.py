@@ -10,6 +10,7 @@ from jaxagents.games.best_response import best_response, nash_conv
 from jaxagents.games.extensive_form import Game
 from jaxagents.games.populations import Population, add_policy, meta_payoffs, mixed_profile, start_population
 from jaxagents.games.strategies import uniform_profile
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array
 
 MetaSolver = Callable[[Array, Array], Array]
@@ -57,8 +58,7 @@ def psro(
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", algorithm 1.
     """
-    if num_iterations < 1:
-        raise ValueError(f"`num_iterations` must be at least 1, got {num_iterations}.")
+    check_counts(num_iterations=num_iterations)
     population = start_population(game, uniform_profile(game), num_iterations + 1)
     return _run(game, population, solver, evaluation_solver or solver, num_iterations)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxagents.language.collect import count_experience, dialogue_metrics
 from jaxagents.language.dialogue import make_dialogue
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.episodes import group_success
 from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
@@ -148,9 +149,7 @@ def _check(
     high_temperature: float,
     low_temperature: float,
 ) -> None:
-    for name, count in (("num_groups", num_groups), ("group_size", group_size), ("max_control", max_control)):
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_groups=num_groups, group_size=group_size, max_control=max_control)
     if target_entropy < 0.0:
         raise ValueError(f"`target_entropy` must not be negative, got {target_entropy}; try 0.5.")
     if not 0.0 < control_share <= 1.0:

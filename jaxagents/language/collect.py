@@ -11,7 +11,7 @@ from jaxagents.environments.text.splits import level_of
 from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
-from jaxagents.ops.checks import require_between, require_positive
+from jaxagents.ops.checks import check_counts, require_between, require_positive
 from jaxagents.ops.episodes import acting_seats, seat_returns
 from jaxagents.ops.group_metrics import group_metrics, majority_success, pass_at_k
 from jaxagents.ops.rows import first_row, rows_of_all_devices, where_rows
@@ -89,10 +89,7 @@ def make_dialogue_collector(
     References:
         See `truncation.truncate` for `top_k`, `top_p` and `min_p`.
     """
-    sizes = {"num_groups": num_groups, "num_rows": num_rows, "max_rounds": max_rounds, "top_k": top_k}
-    for name, count in sizes.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_groups=num_groups, num_rows=num_rows, max_rounds=max_rounds, top_k=top_k)
     for name, share in (("top_p", top_p), ("min_p", min_p)):
         if share is not None:
             require_between(name, share, 0.0, 1.0)

@@ -10,6 +10,7 @@ from jaxagents.language.dialogue import make_dialogue
 from jaxagents.language.generate import Sampling
 from jaxagents.language.scripts import play_script
 from jaxagents.language.tasks import make_task_collector, make_uniform, start_tasks
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import (
     Array,
     ChosenTasks,
@@ -128,9 +129,7 @@ def make_demonstration_collector(
     Raises:
         ValueError: a count is not positive, or see `make_demonstrations`.
     """
-    for name, count in (("num_episodes", num_episodes), ("num_transcripts", num_transcripts)):
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_episodes=num_episodes, num_transcripts=num_transcripts)
     demonstrate = make_demonstrations(environment, policy, noise=noise)
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
@@ -174,9 +173,7 @@ def make_demonstrated_collector(
     Raises:
         ValueError: a count is not positive, or see `make_demonstrations`.
     """
-    for name, count in (("num_groups", num_groups), ("num_tasks", num_tasks)):
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_groups=num_groups, num_tasks=num_tasks)
     demonstrate = make_demonstrations(environment, policy)
     play = make_dialogue(
         environment, policy, group_size=group_size, sampling=Sampling(temperature=temperature), bootstrap=True

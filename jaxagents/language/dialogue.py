@@ -19,6 +19,7 @@ from jaxagents.language.conversation import (
 )
 from jaxagents.language.generate import Sampling
 from jaxagents.language.turns import Turn, assemble, empty_turns, player_of, render_prompts, step_worlds
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.conditions import any_of_batch
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
@@ -137,8 +138,7 @@ def make_dialogue(
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
-    if group_size < 1:
-        raise ValueError(f"`group_size` must be at least 1, got {group_size}.")
+    check_counts(group_size=group_size)
     if partner is not None:
         _require_partner(environment, policy, partner)
     bootstrap = bootstrap and policy.model.value is not None and environment.num_players == 1

@@ -9,6 +9,7 @@ from flax import struct
 
 from jaxagents.language.truncation import truncate
 from jaxagents.networks.attention import causal_mask
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
 _SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
@@ -122,8 +123,7 @@ def decode(
     Returns:
         The cache, and what was sampled.
     """
-    if max_new_tokens < 1:
-        raise ValueError(f"`max_new_tokens` must be at least 1, got {max_new_tokens}.")
+    check_counts(max_new_tokens=max_new_tokens)
     # One batched draw of each row: counter-based generators are slow inside loops.
     uniforms = jax.vmap(lambda key: jax.random.uniform(key, (max_new_tokens,)))(keys).T
     positions, budget = positions.astype(jnp.int32), jnp.minimum(budget, max_new_tokens)

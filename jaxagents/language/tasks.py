@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.environments.text.splits import level_of
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import (
     Array,
@@ -66,7 +67,7 @@ def make_uniform(
         ValueError: `num_tasks` is not positive.
     """
     del num_levels
-    _require_tasks(num_tasks)
+    check_counts(num_tasks=num_tasks)
 
     def init(key: Array, num_groups: int) -> Array:
         return _rows_of_key(key, tasks_seed, num_groups)
@@ -109,7 +110,7 @@ def make_weighted(
     Raises:
         ValueError: `num_tasks` is not positive, or `decay` out of range.
     """
-    _require_tasks(num_tasks)
+    check_counts(num_tasks=num_tasks)
     if not 0.0 < decay <= 1.0:
         raise ValueError(f"`decay` must be in (0, 1], got {decay}; try 0.95.")
     levels = tuple(range(num_levels)) if level is None else (level,) if isinstance(level, int) else tuple(level)
@@ -343,11 +344,6 @@ def make_task_collector(
         divided_option=option,
         tempering={} if temperature in (None, 1.0) else {"temperature": temperature},
     )
-
-
-def _require_tasks(num_tasks: int | None) -> None:
-    if num_tasks is not None and num_tasks < 1:
-        raise ValueError(f"`num_tasks` must be at least 1, got {num_tasks}.")
 
 
 def _levels(level: int | Sequence[int] | None, index: Array) -> Array | None:

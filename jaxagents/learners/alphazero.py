@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.minibatches import minibatches_of_device, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import Trainable, carry_over, init_optimizer
@@ -17,6 +17,7 @@ from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.value import squared_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.evaluating import with_evaluation
 from jaxagents.types import (

@@ -9,11 +9,10 @@ import optax
 from flax import struct
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.stores import draw_rows, empty_store
 from jaxagents.learners.turn_values import TurnValues, TurnValueState, make_turn_values, squared_error
-from jaxagents.ops.checks import require_between
+from jaxagents.ops.checks import check_counts, require_between
 from jaxagents.ops.episodes import acting_turns, kept_rows
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
 from jaxagents.types import Agent, Array, Collector, Environment, Episode, LanguagePolicy, Learner, Metrics, Params

@@ -20,13 +20,6 @@ FRACTIONS = frozenset(
 """Numbers in the states of learners that `check_fractions` keeps in [0, 1], and that stay there while they change."""
 
 
-def check_counts(**counts: int | None) -> None:
-    """Refuses counts below 1; None is not looked at."""
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
-
-
 def check_fractions(**fractions: float | Stateful) -> None:
     """Refuses numbers outside of [0, 1], and schedules that begin or end outside."""
     for name, number in fractions.items():

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.curricula import level_agent, select, with_curriculum
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.level_graph import (
     LevelGraph,
     activate,

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.stores import draw_rows, empty_store
 from jaxagents.learners.supervised import make_supervised
 from jaxagents.learners.turn_values import TurnValues, TurnValueState, cross_entropy, make_turn_values
-from jaxagents.ops.checks import require_between
+from jaxagents.ops.checks import check_counts, require_between
 from jaxagents.ops.episodes import acting_turns, episode_return, kept_rows, return_to_go, to_tokens_of_turn
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device
 from jaxagents.types import Agent, Array, Collector, Environment, Episode, LanguagePolicy, Learner, Metrics, Params

@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import agent_weights, mean_over_agents, per_agent, require_agents
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import (
     Trainable,
@@ -24,6 +24,7 @@ from jaxagents.learners.q_values import values_of_sample
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Bound, Number, SettingsState, Slot, make_settings, without_memory
 from jaxagents.losses.q import double_q_target, q_loss, q_target
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.ops.value_distributions import Values, expected_values, select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy

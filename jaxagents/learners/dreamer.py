@@ -10,13 +10,14 @@ import optax
 from flax import struct
 
 from jaxagents.learners.actor_critic_terms import draw, sample_alone, sample_keys
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.dynamics import end_loss
 from jaxagents.losses.world_models import balanced_kl, symlog_loss, two_hot_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.symlog import two_hot_mean
 from jaxagents.policies.world_model import LatentState, WorldModelPolicy

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.curricula import level_agent, sample_levels, select, with_curriculum
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.goals import lowest_success
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 

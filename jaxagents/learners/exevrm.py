@@ -9,10 +9,10 @@ import optax
 from flax import struct
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import wrapper_agent
 from jaxagents.learners.estimators import Estimator, with_estimator
 from jaxagents.learners.turn_values import TurnValues, TurnValueState, cross_entropy, make_turn_values
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.episodes import acting_turns
 from jaxagents.ops.exevrm import screens_of
 from jaxagents.types import (

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.optimizers import apply_updates
 from jaxagents.losses.imitation import discriminator_loss, gail_reward
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import (
     REPLICATED,
     Agent,

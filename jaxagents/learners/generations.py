@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, replace_innermost, wrap, wrapper_agent
 from jaxagents.learners.minibatches import minibatches_of_device, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import init_optimizer
-from jaxagents.ops.checks import require_positive
+from jaxagents.ops.checks import check_counts, require_positive
 from jaxagents.ops.conditions import cond
 from jaxagents.types import (
     ActorCritic,

@@ -16,6 +16,7 @@ from jaxagents.learners.optimizers import of_each_agent
 from jaxagents.learners.qmix import make_team, make_value_decomposition
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.schedules import linear_schedule
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy
 from jaxagents.policies.switching import make_switched, split_mask
@@ -97,8 +98,7 @@ def make_switching(
     Deviation: losses are averaged over the whole batch, with a weight of zero for the steps of the other learner, in
     place of buffers of their own. The switch learns by Q-learning, which the paper names beside soft actor-critic.
     """
-    if num_actions < 1:
-        raise ValueError(f"`num_actions` must be at least 1, got {num_actions}.")
+    check_counts(num_actions=num_actions)
     if switching_cost < 0.0:
         raise ValueError(f"`switching_cost` must not be negative, got {switching_cost}; try 0 for calls that are free.")
     learners = {"independent": independent, "team": team, "switch": switch}

@@ -12,11 +12,12 @@ from flax import struct
 
 from jaxagents.learners.actor_critic_terms import choose_actions, sample_alone, sample_keys
 from jaxagents.learners.agents import agent_weights
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap
 from jaxagents.learners.optimizers import apply_updates, carry_over
 from jaxagents.learners.replay import replay_agent
 from jaxagents.losses.dynamics import end_loss, gaussian_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Agent, Array, Box, Environment, Learner, Metrics, Params, Policy, Sample, Transition
 from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 

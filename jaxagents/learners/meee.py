@@ -10,9 +10,10 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.learners import sac
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.mbpo import ModelState
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.distributions import TanhNormal, unsquash
 from jaxagents.types import Agent, Array, Box, Carry, Environment, Learner, Metrics, Params, Policy, PolicyInput, Sample
 from jaxagents.values.dynamics import Prediction, make_dynamics

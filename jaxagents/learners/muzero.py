@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of
 from jaxagents.learners.replay import first_step, replay_agent
@@ -17,6 +17,7 @@ from jaxagents.learners.settings import Number, SettingsState, make_settings
 from jaxagents.losses.imitation import search_cross_entropy
 from jaxagents.losses.q import rescale, unscale
 from jaxagents.losses.value import squared_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.latent_model import LatentModel
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, Sample

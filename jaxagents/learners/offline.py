@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.offline_terms import Parts, critic_loss_of, policy_loss_of, value_loss_of
 from jaxagents.learners.optimizers import apply_updates, carry_over, learning_rate_of, take_if
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Number, SettingsState, Slot, make_settings
 from jaxagents.losses.offline import advantage_weighted_policy_loss, expectile_loss, twin_target
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
     Agent,

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.curricula import level_agent, sample_levels, select, with_curriculum
 from jaxagents.ops.advantages import generalized_advantage
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.levels import (
     LevelArchive,
     LevelView,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_widths
+from jaxagents.learners.checks import check_widths
 from jaxagents.learners.combinators import params_of, steps_per_update
 from jaxagents.learners.liveness import fields_read
 from jaxagents.learners.microbatches import Microbatches, make_microbatches, score_episodes
@@ -26,7 +26,7 @@ from jaxagents.learners.token_losses import (
     zero_where_uncounted,
 )
 from jaxagents.losses.regularizer_units import make_of_advantage
-from jaxagents.ops.checks import require_shape
+from jaxagents.ops.checks import check_counts, require_shape
 from jaxagents.ops.credit import Credit, to_tokens
 from jaxagents.ops.episodes import kept_rows, mean_log_ratio
 from jaxagents.policies.contexts import is_folded

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import start_of_inner, wrap
 from jaxagents.learners.minibatches import minibatches_of_device, to_sequences, update_in_minibatches
 from jaxagents.learners.optimizers import carry_over, init_optimizer
 from jaxagents.learners.ppo import PPOState, make_ppo, values_of
 from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.losses.value import squared_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.policies.actor_critic import as_policy

@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import agent_weights, per_agent, require_agents
-from jaxagents.learners.checks import check_counts, check_fractions, check_positive
+from jaxagents.learners.checks import check_fractions, check_positive
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.minibatches import (
     minibatches_of_device,
@@ -25,6 +25,7 @@ from jaxagents.learners.settings import Bound, Number, Numbers, SettingsState, S
 from jaxagents.losses.policy_gradient import approximate_kl, clip_fraction, clipped_surrogate, importance_ratio
 from jaxagents.losses.value import clipped_value_loss, squared_loss
 from jaxagents.ops.advantages import generalized_advantage, normalize_advantage
+from jaxagents.ops.checks import check_counts
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.types import (
     ActorCritic,

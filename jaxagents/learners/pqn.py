@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from jaxagents.learners.agents import agent_weights, per_agent, require_agents
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.dqn import EPSILON
 from jaxagents.learners.minibatches import (
@@ -24,6 +24,7 @@ from jaxagents.learners.q_values import discount_per_step
 from jaxagents.learners.rollouts import rollout_agent
 from jaxagents.learners.settings import Number, Numbers, SettingsState, Slot, make_settings
 from jaxagents.losses.value import squared_loss
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.returns import lambda_returns
 from jaxagents.ops.value_distributions import mask_q, select_action
 from jaxagents.policies.epsilon_greedy import make_epsilon_greedy

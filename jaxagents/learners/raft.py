@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, rollout_shapes, start_of_inner, wrap
 from jaxagents.learners.optimizers import Trainable
 from jaxagents.learners.settings import SettingsState, Slot, make_settings
 from jaxagents.learners.stores import draw_rows, empty_store
 from jaxagents.learners.supervised import make_supervised
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.conditions import cond
 from jaxagents.ops.imitation import successful
 from jaxagents.ops.rows import put_in_front, rows_of_all_devices, share_of_device

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import normalization as learner_normalization
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import rollout_shapes, start_of_inner, steps_per_update, wrap
 from jaxagents.learners.settings import Number, SettingsState, make_settings
+from jaxagents.ops.checks import check_counts
 from jaxagents.policies import normalization as policy_normalization
 from jaxagents.types import (
     REPLICATED,

@@ -11,8 +11,9 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.learners.bonuses import Bonus, flatten
-from jaxagents.learners.checks import check_counts, check_positive
+from jaxagents.learners.checks import check_positive
 from jaxagents.learners.optimizers import apply_updates
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.novelty import hash_codes, novelty_rise, visit_counts
 from jaxagents.ops.statistics import RunningStatistics, init_statistics, normalize, update_statistics
 from jaxagents.types import REPLICATED, Array, Box, Metrics, Params, PyTree, Transition

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import replace_innermost
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Agent, Array, Collector, Environment, Episode, Learner, Mean, Metrics, Params, State
 
 

@@ -21,7 +21,7 @@ from jaxagents.learners.actor_critic_terms import (
     successor_of,
     temperature_loss_of,
 )
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.combinators import params_of
 from jaxagents.learners.optimizers import (
     Trainable,
@@ -35,6 +35,7 @@ from jaxagents.learners.optimizers import (
 from jaxagents.learners.replay import replay_agent
 from jaxagents.learners.settings import Bound, Number, Numbers, Settings, SettingsState, Slot, make_settings
 from jaxagents.losses.q import sac_actor_loss, sac_critic_loss, soft_q_target
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.distributions import sample_action
 from jaxagents.types import (
     Agent,

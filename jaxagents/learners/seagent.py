@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners import policy_gradient
-from jaxagents.learners.checks import check_counts
 from jaxagents.learners.combinators import params_of, start_of_inner, wrap, wrapper_agent
 from jaxagents.learners.stores import draw_rows
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.episodes import acting_turns, episode_return, kept_rows
 from jaxagents.types import Agent, Array, Collector, Environment, Episode, LanguagePolicy, Learner, Metrics, Params
 

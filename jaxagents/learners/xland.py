@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxagents.learners.checks import check_counts, check_fractions
+from jaxagents.learners.checks import check_fractions
 from jaxagents.learners.curricula import CurriculumState, level_agent, sample_levels, select, with_curriculum
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.levels import worth_training
 from jaxagents.ops.rows import rows_of_all_devices
 from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout

@@ -19,6 +19,17 @@ def require_positive(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
 
 
+def check_counts(**counts: int | None) -> None:
+    """Refuses counts below 1; None is not looked at.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+
+
 def require_between(name: str, value: float | Sequence[float], low: float, high: float = math.inf) -> None:
     """Refuses a number outside of a range, and a list, as of one number per level, that is empty or has such a number.
 

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Mean
 
 _LINE_SECONDS = 10.0
@@ -85,8 +86,7 @@ def open_progress(
     Raises:
         ValueError: `total_steps` is less than 1.
     """
-    if total_steps < 1:
-        raise ValueError(f"`total_steps` must be at least 1, got {total_steps}.")
+    check_counts(total_steps=total_steps)
     stream = stream or sys.stderr
     if not enabled:
         # Which process this is, is asked when there is a message: to ask starts the backend, for which it may be early.

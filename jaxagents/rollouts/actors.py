@@ -11,6 +11,7 @@ from jax.experimental import io_callback
 
 from jaxagents.environments.adapters.importing import import_suite
 from jaxagents.environments.host import HostEnvironment
+from jaxagents.ops.checks import check_counts
 from jaxagents.rollouts.host import make_host_collector, require_host
 from jaxagents.types import Array, Collector, Count, Mean, Metrics, Params, Policy, PyTree, Rollout
 
@@ -221,10 +222,7 @@ def make_actor_collector(
         Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
         Architectures", section 4.
     """
-    counts = {"num_actors": num_actors, "num_chunks": num_chunks, "max_waiting": max_waiting}
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_actors=num_actors, num_chunks=num_chunks, max_waiting=max_waiting)
     if max_lag is not None and max_lag < 0:
         raise ValueError(f"`max_lag` must not be negative, got {max_lag}; try null to take old chunks, too.")
     if num_chunks > num_actors * max_waiting:

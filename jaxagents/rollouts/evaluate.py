@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import make_policy_input
@@ -40,8 +41,7 @@ def make_evaluator(
     Raises:
         ValueError: `num_episodes` is not positive, or the game has several streams of rewards.
     """
-    if num_episodes < 1:
-        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    check_counts(num_episodes=num_episodes)
     if environment.num_players > 1:
         raise ValueError(
             f"`environment` must have one stream of rewards, got {environment.num_players} players in "

@@ -13,6 +13,7 @@ from jax.experimental import io_callback
 
 from jaxagents.environments.host import HostBatch, HostEnvironment, HostStep, simulator_fault
 from jaxagents.environments.squashing import squash_action
+from jaxagents.ops.checks import check_counts
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import (
     RolloutState,
@@ -146,9 +147,7 @@ def make_host_collector(
     Raises:
         ValueError: a size is not positive, the environment is an array program, or there are several devices.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_envs=num_envs, num_steps=num_steps)
     require_host(environment, axis_name)
     simulators, space = Simulators(environment, num_envs), environment.action_space
     shapes = time_step_shapes(environment, num_envs)

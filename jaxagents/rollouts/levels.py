@@ -9,6 +9,7 @@ from flax import struct
 from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.timesteps import restart, with_successor
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import episode_metrics
@@ -58,9 +59,7 @@ def make_level_collector(environment: Environment, policy: Policy, *, num_envs: 
     References:
         Coward, Beukman and Foerster (2024), JaxUED.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_envs=num_envs, num_steps=num_steps)
     if jax.tree.leaves(policy.initial_carry((1,))) or policy.draw_noise is not None:
         raise ValueError("`policy` must be feed-forward for the replay of levels; leave out its `memory`.")
     if environment.num_agents or environment.num_players > 1:

@@ -10,6 +10,7 @@ from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.teams import require_agents
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.packing import pack_rows, unpack_rows
 from jaxagents.ops.rows import clear_first
 from jaxagents.policies.actor_critic import act
@@ -80,9 +81,7 @@ def make_rollout_collector(
         ValueError: a size is not positive, the game has several players and is not `alternating` or `against`, or
             observations, rewards or masks do not fit the number of agents.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_envs=num_envs, num_steps=num_steps)
     if environment.num_players > 1:
         raise ValueError(
             f"`environment` must have one stream of rewards, got {environment.num_players} players in "

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_action
 from jaxagents.environments.wrappers import AlternatingState, episode_statistics
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.distributions import is_bounded
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.evaluating import EvaluatingPolicy
@@ -43,8 +44,7 @@ def make_planning_evaluator(
         ValueError: `num_episodes` is not positive.
     """
     del greedy
-    if num_episodes < 1:
-        raise ValueError(f"`num_episodes` must be at least 1, got {num_episodes}.")
+    check_counts(num_episodes=num_episodes)
     init, plan = planner(environment, policy)
     tracked = episode_statistics(environment)
 

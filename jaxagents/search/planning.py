@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.distributions import is_bounded
 from jaxagents.types import Array, Box, Carry, Discrete, Environment, Params, Policy, State, TimeStep
 
@@ -111,9 +112,7 @@ def bounded_box(space: Discrete | Box, *, scale: float, **sizes: int) -> Box:
     Raises:
         ValueError: the actions are not bounded, or a number is not positive.
     """
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {size}.")
+    check_counts(**sizes)
     if not isinstance(space, Box) or not is_bounded(space):
         raise ValueError(f"`action_space` must be a bounded Box for shooting, got {space}; try `make_tree_search`.")
     if scale <= 0.0:

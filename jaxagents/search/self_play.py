@@ -10,6 +10,7 @@ from jaxagents.environments.openings import random_openings
 from jaxagents.environments.squashing import squash_actions
 from jaxagents.environments.vectorized import vectorize
 from jaxagents.environments.wrappers import episode_statistics
+from jaxagents.ops.checks import check_counts
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
 from jaxagents.rollouts.unroll import RolloutState, episode_metrics, make_transition
@@ -81,9 +82,7 @@ def make_search_collector(
     References:
         Silver et al. (2018), A general reinforcement learning algorithm that masters chess, shogi and Go.
     """
-    for name, value in (("num_envs", num_envs), ("num_steps", num_steps)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    check_counts(num_envs=num_envs, num_steps=num_steps)
     space = environment.action_space
     candidates = candidates_of(space, num_samples, proposal_scale)
     options: dict[str, Any] = {"num_simulations": num_simulations, "max_depth": max_depth, "discount": discount}

@@ -17,6 +17,7 @@ from flax import linen as nn
 from flax import struct
 
 from jaxagents.losses.preference import squared_margin
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Params
 
 NUM_ACTIONS, STATE_SIZE, NUM_TEST_STATES = 100, 100, 100
@@ -123,9 +124,7 @@ def run(
     Deviation: off-policy arms get as many samples and gradient steps as on-policy ones, in full batches.
     Deviation: rewards are expectations over the policy in place of one sample per state.
     """
-    for name, count in (("num_states", num_states), ("num_rounds", num_rounds), ("num_inner_steps", num_inner_steps)):
-        if count < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    check_counts(num_states=num_states, num_rounds=num_rounds, num_inner_steps=num_inner_steps)
     if group_size < 2:
         raise ValueError(f"`group_size` must be at least 2, got {group_size}; try 10.")
     # Another number, and a partial made anew, is the same program.

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.learners.combinators import params_to_act, partition_of
+from jaxagents.ops.checks import check_counts
 from jaxagents.ops.packing import pack, unpack
 from jaxagents.types import COUNTERS, REPLICATED, Array, Collector, Count, Learner, Mean, Metrics, PyTree, State
 
@@ -118,8 +119,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
     Raises:
         ValueError: `num_seeds` is not positive.
     """
-    if num_seeds < 1:
-        raise ValueError(f"`num_seeds` must be at least 1, got {num_seeds}.")
+    check_counts(num_seeds=num_seeds)
 
     def init(key: Array, start: PyTree | None = None) -> TrainState:
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_seeds)) if key.ndim == 0 else key

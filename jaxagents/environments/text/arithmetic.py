@@ -14,6 +14,7 @@ from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, cases, number, pick, refusal, text, when
 from jaxagents.environments.text.words import DIGITS, number_words
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Environment, Task
 
 OPERATIONS = PLUS, MINUS, TIMES = ("+", "-", "*")
@@ -198,8 +199,7 @@ def _check(
         raise ValueError(f"`num_digits` must keep answers below 100000, got {num_digits}; try at most 3.")
     if not 0.0 <= story_fraction <= 1.0:
         raise ValueError(f"`story_fraction` must be in [0, 1], got {story_fraction}; try 0.5.")
-    if num_attempts < 1:
-        raise ValueError(f"`num_attempts` must be at least 1, got {num_attempts}.")
+    check_counts(num_attempts=num_attempts)
     if not 0.0 <= expert_repeats <= 1.0:
         raise ValueError(f"`expert_repeats` must be in [0, 1], got {expert_repeats}; try 0.8.")
 

@@ -15,6 +15,7 @@ from jaxagents.environments.text.splits import draw_distinct
 from jaxagents.environments.text.texts import Text, pick, refusal, text, when
 from jaxagents.environments.text.words import DIGITS
 from jaxagents.environments.text.world import Status, World
+from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, Environment, Task
 
 NAMES = (
@@ -174,8 +175,7 @@ def _check(
     for arms, gap in zip(num_arms, min_gaps):
         if gap < 0.0 or not best_weights(arms, gap).any():
             raise ValueError(f"`min_gaps` must leave room for {arms} arms of means from 0.1 to 0.9, got {gap}; try 0.")
-    if num_pulls < 1:
-        raise ValueError(f"`num_pulls` must be at least 1, got {num_pulls}.")
+    check_counts(num_pulls=num_pulls)
     if distribution not in ("gaussian", "bernoulli"):
         raise ValueError(f'`distribution` must be "gaussian" or "bernoulli", got {distribution!r}.')
     if noise < 0.0:
