@@ -109,6 +109,22 @@ def is_bounded(space: Discrete | Box) -> bool:
     return isinstance(space, Box) and bool(np.isfinite(space.low) and np.isfinite(space.high))
 
 
+def require_vector(name: str, space: Discrete | Box, hint: str = "", purpose: str = "") -> None:
+    """Refuses a space whose values are no vectors.
+
+    Args:
+        name: of the argument.
+        space: of observations or actions.
+        hint: what to do about it, such as "flatten it".
+        purpose: what the vectors are for, such as " for a model".
+
+    Raises:
+        ValueError: names the argument.
+    """
+    if not isinstance(space, Box) or len(space.shape) != 1:
+        raise ValueError(f"`{name}` must be a Box of rank 1{purpose}, got {space}{hint and f'; {hint}'}.")
+
+
 def squash(unsquashed: Array, *, low: float, high: float) -> Array:
     """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise.
 

@@ -17,9 +17,18 @@ from jaxagents.language.generate import Sampling
 from jaxagents.language.turns import Turn as TokensOfTurn
 from jaxagents.language.turns import render_prompt_words
 from jaxagents.play.person import Person, admissible_actions, ask_action, ask_words
-from jaxagents.reporting.transcripts import agent_names, answer_lines, lay_out, print_transcripts, to_trajectories
+from jaxagents.reporting.transcripts import (
+    agent_names,
+    answer_lines,
+    lay_out,
+    make_trajectory,
+    make_turn,
+    print_transcripts,
+    prompt_of,
+    to_trajectories,
+)
 from jaxagents.training.load import LoadedPolicy
-from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, State, Task, TimeStep
+from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, State, TimeStep
 
 ROLES = ("none", "agent", "environment")
 _SHOWN = 30  # admissible actions that are listed
@@ -99,25 +108,14 @@ def act_as_agent(
     for index in range(num_episodes):
         task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(seed), index), 3)
         task = sample_task(task_key)
-        prompt = _prompt_of(environment, task)
+        prompt = prompt_of(environment, task)
         person.tell("\n".join(filter(None, (f"episode {index + 1}: {environment.name}", prompt))))
         turns, last = _type_actions(environment, person, reset(reset_key, task), partial(step, key))
         over = bool(last.terminated | last.truncated)
         if turns:
-            played.append(
-                Trajectory(
-                    id=f"person-{index}",
-                    world=environment.name,
-                    turns=tuple(turns),
-                    prompt=prompt,
-                    level=level,
-                    seed=seed,
-                    agents=agent_names(environment),
-                    success=bool(last.info["success"]) if over else None,
-                    # In a game, everyone has one of their own.
-                    episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
-                )
-            )
+            success = bool(last.info["success"]) if over else None
+            fields: dict[str, Any] = {"id": f"person-{index}", "level": level, "seed": seed, "success": success}
+            played.append(make_trajectory(environment, turns, task, **fields))
         if not over:
             break
     return played
@@ -177,11 +175,6 @@ def _type_observations(
     return prompt, turns, True
 
 
-def _prompt_of(environment: Environment, task: Task) -> str:
-    interface = environment.text
-    return "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
-
-
 def _type_actions(
     environment: Environment,
     person: Person,
@@ -193,30 +186,17 @@ def _type_actions(
     turns: list[Turn] = []
     state, timestep = start
     while not (timestep.terminated | timestep.truncated):
-        observation = sentence(interface.words, timestep.observation)
         offers = admissible_actions(environment, timestep)
         more = f" and {len(offers) - _SHOWN} more" if len(offers) > _SHOWN else ""
-        person.tell(f"\n{lay_out(observation)}\n[{', '.join(offers[:_SHOWN])}{more}]")
+        observation = lay_out(sentence(interface.words, timestep.observation))
+        person.tell(f"\n{observation}\n[{', '.join(offers[:_SHOWN])}{more}]")
         try:
             action = ask_action(person, environment, offers)
         except EOFError:
             return turns, timestep
-        player = 0 if timestep.player is None else int(timestep.player)
-        fingerprint = int(interface.fingerprint(state))
+        before, fingerprint = timestep, int(interface.fingerprint(state))
         state, timestep = step(state, action)
-        turns.append(
-            Turn(
-                turn=len(turns),
-                observation=observation,
-                action=sentence(interface.words, action),
-                agent=player,
-                reward=float(np.atleast_1d(timestep.reward)[player if environment.num_players > 1 else 0]),
-                valid=bool(timestep.info["valid"]),
-                terminated=bool(timestep.terminated),
-                truncated=bool(timestep.truncated),
-                fingerprint=fingerprint,
-            )
-        )
+        turns.append(make_turn(environment, len(turns), before, action, timestep, fingerprint=fingerprint))
         if (reward := _rewards(environment, timestep)) is not None:
             person.tell(reward)
     person.tell(f"\n{lay_out(sentence(interface.words, timestep.observation))}")

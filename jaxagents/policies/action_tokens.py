@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxagents.ops.distributions import TanhNormal, is_bounded, unsquash
+from jaxagents.ops.distributions import TanhNormal, is_bounded, require_vector, unsquash
 from jaxagents.types import Array, Box, Carry, Params, PolicyInput, PyTree, Sample
 
 _SCALE = 1e-3  # Of what is drawn around the action, before squashing.
@@ -190,8 +190,7 @@ def _make_policy(
 
 def _check(observation_space: Box, action_space: Box, num_bins: int | None) -> int:
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(f"`{name}` must be a Box of rank 1, got {space}; try `make_policy`.")
+        require_vector(name, space, "try `make_policy`")
     if not is_bounded(action_space):
         raise ValueError(f"`action_space` must be bounded, got {action_space}; clip the actions.")
     if num_bins is not None and num_bins < 2:

@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxagents.networks.heads import CategoricalHead, TanhNormalHead
 from jaxagents.networks.windows import StepTokens
-from jaxagents.ops.distributions import Categorical, TanhNormal, is_bounded
+from jaxagents.ops.distributions import Categorical, TanhNormal, is_bounded, require_vector
 from jaxagents.types import Array, Box, Carry, Discrete, Params, Policy, PolicyInput, Sample, input_of
 
 
@@ -63,8 +63,7 @@ def make_decision_transformer(
 
     Deviation: positions are distances, not absolute time steps; actions are distributions, fitted by likelihood.
     """
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
+    require_vector("observation_space", observation_space, "flatten it")
     if return_scale <= 0.0:
         raise ValueError(f"`return_scale` must be positive, got {return_scale}; try the target return.")
     bounded = is_bounded(action_space)

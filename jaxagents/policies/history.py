@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxagents.ops.distributions import require_vector
 from jaxagents.policies.actor_critic import make_actor_critic
 from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, PolicyInput
 
@@ -28,8 +29,7 @@ def make_history_actor_critic(observation_space: Box, action_space: Discrete | B
         Duan et al. (2016), RL^2: fast reinforcement learning via slow reinforcement learning; Wang et al. (2016),
         Learning to reinforcement learn.
     """
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
+    require_vector("observation_space", observation_space, "flatten it")
     if options.get("memory") is None:
         raise ValueError("`memory` must be chosen for a policy that adapts within an episode, got null; try a GRU.")
     per_part = action_space.num_values if isinstance(action_space, Discrete) else 1

@@ -3,6 +3,7 @@
 import flax.linen as nn
 
 from jaxagents.networks.heads import TanhNormalHead
+from jaxagents.ops.distributions import require_vector
 from jaxagents.policies.actor_critic import make_policy
 from jaxagents.types import Box, Policy, PyTree
 
@@ -27,10 +28,7 @@ def make_tanh_normal_policy(
     References:
         Haarnoja et al. (2018a), appendix C.
     """
-    if not isinstance(action_space, Box) or len(action_space.shape) != 1:
-        raise ValueError(
-            f"`action_space` must be a Box of rank 1, got {action_space}; try algorithm=ppo or algorithm=dqn, which "
-            "take discrete actions, or world=pendulum."
-        )
+    hint = "try algorithm=ppo or algorithm=dqn, which take discrete actions, or world=pendulum"
+    require_vector("action_space", action_space, hint)
     head = TanhNormalHead(action_dim=action_space.shape[0], state_dependent_scale=True, initial_scale=initial_scale)
     return make_policy(observation_space, action_space, encoder=encoder, head=head)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxagents.networks.world_model import RecurrentStateSpace
+from jaxagents.ops.distributions import require_vector
 from jaxagents.ops.rows import where_rows
 from jaxagents.ops.symlog import symlog
 from jaxagents.policies.actor_critic import make_policy
@@ -197,8 +198,7 @@ def _check(
     observation_space: Box, uniform_share: float, least_one: Mapping[str, int], least_two: Mapping[str, int]
 ) -> None:
     """Refuses observations that are no vectors, and sizes and shares that are out of their range."""
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1 for a world model, got {observation_space}.")
+    require_vector("observation_space", observation_space, purpose=" for a world model")
     for least, sizes in ((1, least_one), (2, least_two)):
         for name, size in sizes.items():
             if size < least:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.environments.text.words import sentence
-from jaxagents.reporting.transcripts import agent_names
+from jaxagents.reporting.transcripts import make_trajectory, make_turn
 from jaxagents.types import Array, Environment, State, TimeStep
 
 
@@ -35,21 +34,10 @@ def play_experts(environment: Environment, *, num_episodes: int) -> list[Traject
         task_key, reset_key, key = jax.random.split(jax.random.fold_in(jax.random.key(0), index), 3)
         level = index % interface.num_levels
         task = environment.sample_task(task_key, level)
-        prompt = "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
         turns, last = _play(environment, reset(reset_key, task), key, words=interface.words, expert=expert, step=step)
-        played.append(
-            Trajectory(
-                id=f"expert, level {level}" if interface.num_levels > 1 else f"expert, episode {index + 1}",
-                world=environment.name,
-                turns=tuple(turns),
-                prompt=prompt,
-                level=level,
-                seed=0,
-                agents=agent_names(environment),
-                success=bool(last.info["success"]),
-                episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
-            )
-        )
+        name = f"expert, level {level}" if interface.num_levels > 1 else f"expert, episode {index + 1}"
+        fields: dict[str, Any] = {"id": name, "level": level, "seed": 0, "success": bool(last.info["success"])}
+        played.append(make_trajectory(environment, turns, task, **fields))
     return played
 
 
@@ -67,20 +55,7 @@ def _play(
     while not bool(timestep.terminated | timestep.truncated):
         expert_key, step_key = jax.random.split(jax.random.fold_in(key, len(turns)))
         action, thought = expert(expert_key, state)
-        player = 0 if timestep.player is None else int(timestep.player)
-        observation = sentence(words, timestep.observation)
+        before, said = timestep, None if thought is None else sentence(words, thought)
         state, timestep = step(step_key, state, action)
-        turns.append(
-            Turn(
-                turn=len(turns),
-                observation=observation,
-                action=sentence(words, action),
-                thought=None if thought is None else sentence(words, thought),
-                agent=player,
-                reward=float(np.atleast_1d(timestep.reward)[player if environment.num_players > 1 else 0]),
-                valid=bool(timestep.info["valid"]),
-                terminated=bool(timestep.terminated),
-                truncated=bool(timestep.truncated),
-            )
-        )
+        turns.append(make_turn(environment, len(turns), before, action, timestep, thought=said))
     return turns, timestep

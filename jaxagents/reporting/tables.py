@@ -12,17 +12,14 @@ from jaxagents.reporting.statistics import Interval
 
 def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Prints what `benchmarks.timing.measure` returned."""
-    table = Table(title=title)
-    for column in ("what", "per second", "spread", "compile s"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for name, row in rows.items():
-        table.add_row(
-            name, f"{row['per_second']:,.0f}", f"{100 * row['spread']:.0f} %", f"{row['compile_seconds']:.1f}"
-        )
-    Console().print(table)
+    cells = [
+        (name, f"{row['per_second']:,.0f}", f"{100 * row['spread']:.0f} %", f"{row['compile_seconds']:.1f}")
+        for name, row in rows.items()
+    ]
+    print_table(title, ("what", "per second", "spread", "compile s"), cells)
 
 
-def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints rows of text; the first column is on the left, the others on the right."""
     table = Table(title=title)
     for index, column in enumerate(head):
@@ -57,11 +54,9 @@ def markdown_row(*cells: str) -> str:
 def print_plan(title: str, rows: Mapping[str, Mapping[str, float | bool]]) -> None:
     """Prints what `training.planning.plan_devices` returned; parts in GiB per device."""
     parts = [name.removesuffix("_gib") for name in next(iter(rows.values())) if name.endswith("_gib")]
-    table = Table(title=title)
-    for column in ("devices", *parts, "fits", "trained tokens/s", "sampled tokens/s"):
-        table.add_column(column, justify="left" if column == "devices" else "right")
+    cells = []
     for name, row in rows.items():
         sizes = [f"{row[f'{part}_gib']:,.2f}" for part in parts]
         speeds = [f"{row[f'{work}_tokens_per_second']:,.0f}" for work in ("trained", "decoded")]
-        table.add_row(name, *sizes, "yes" if row["fits"] else "no", *speeds)
-    Console().print(table)
+        cells.append((name, *sizes, "yes" if row["fits"] else "no", *speeds))
+    print_table(title, ("devices", *parts, "fits", "trained tokens/s", "sampled tokens/s"), cells)

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 from jaxagents.data.schema import Trajectory, Turn
 from jaxagents.data.trajectories import from_episodes
-from jaxagents.types import Environment, Episode, LanguagePolicy
+from jaxagents.environments.text.words import sentence
+from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Task, TimeStep
 
 _STYLES = {
     "prompt": "magenta",
@@ -138,6 +140,56 @@ def to_trajectories(
         frames=getattr(policy.lexicon, "frames", None),
         **fields,
     )
+
+
+def make_turn(
+    environment: Environment, number: int, before: TimeStep, action: Array | np.ndarray, after: TimeStep, **fields: Any
+) -> Turn:
+    """Makes the record of a turn in a text world.
+
+    Args:
+        environment: a text world.
+        number: of the turn.
+        before: the time step that the player saw.
+        action: ids of its words.
+        after: the time step after it.
+        **fields: further ones of `Turn`.
+
+    Returns:
+        The turn, of the player whose turn it was.
+    """
+    words: Any = environment.text.words  # type: ignore[union-attr]
+    player = 0 if before.player is None else int(before.player)
+    return Turn(
+        turn=number,
+        observation=sentence(words, before.observation),
+        action=sentence(words, action),
+        agent=player,
+        reward=float(np.atleast_1d(after.reward)[player if environment.num_players > 1 else 0]),
+        valid=bool(after.info["valid"]),
+        terminated=bool(after.terminated),
+        truncated=bool(after.truncated),
+        **fields,
+    )
+
+
+def make_trajectory(environment: Environment, turns: Sequence[Turn], task: Task, **fields: Any) -> Trajectory:
+    """Makes the record of an episode of a text world from its turns and its task, with further fields of its own."""
+    return Trajectory(
+        world=environment.name,
+        turns=tuple(turns),
+        prompt=prompt_of(environment, task),
+        agents=agent_names(environment),
+        # In a game, everyone has one of their own.
+        episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
+        **fields,
+    )
+
+
+def prompt_of(environment: Environment, task: Task) -> str:
+    """Returns the words before the first observation of a task; "" where a world has none."""
+    interface: Any = environment.text
+    return "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
 
 
 def agent_names(environment: Environment) -> tuple[str, ...]:

@@ -80,12 +80,17 @@ def make_evaluator(
         previous = jnp.zeros((num_episodes, *agents, *space.shape), space.dtype)
         loop = (jnp.int32(0), state, timestep, carry, previous)
         timestep = jax.lax.while_loop(unfinished, step_all, loop)[2]
-        names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
-        metrics = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
-        results = {name: value.astype(jnp.float32) for name, value in metrics.items()}
-        return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
+        return episode_results(timestep)
 
     return evaluate
+
+
+def episode_results(last: TimeStep) -> dict[str, Array]:
+    """Returns what came of episodes by name, float32 `[episodes]`, of the time steps after their last steps."""
+    names = [name for name in ("episode_return", "episode_length", "success") if name in last.info]
+    metrics = {name: last.info[name] for name in names} | dict(last.info.get("metrics", {}))
+    results = {name: value.astype(jnp.float32) for name, value in metrics.items()}
+    return results | {"finished": (last.terminated | last.truncated).astype(jnp.float32)}
 
 
 def play_episode(

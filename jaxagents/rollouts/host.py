@@ -17,6 +17,7 @@ from jaxagents.ops.checks import check_counts
 from jaxagents.policies.actor_critic import act
 from jaxagents.rollouts.unroll import (
     RolloutState,
+    begin_rollout,
     draw_action_noise,
     draw_policy_noise,
     episode_metrics,
@@ -154,16 +155,10 @@ def make_host_collector(
 
     def init(key: Array, params: Params) -> RolloutState:
         del params
-        index = jnp.arange(num_envs, dtype=jnp.int32)
         timestep = io_callback(simulators.reset, shapes, _seeds(key, num_envs), ordered=True)
-        return RolloutState(
-            environment=jnp.full(num_envs, simulators.session, jnp.int32),
-            timestep=timestep,
-            carry=policy.initial_carry((num_envs,)),
-            first=jnp.ones(num_envs, bool),
-            previous_action=jnp.zeros((num_envs, *space.shape), space.dtype),
-            index=index,
-        )
+        session = jnp.full(num_envs, simulators.session, jnp.int32)
+        action = jnp.zeros((num_envs, *space.shape), space.dtype)
+        return begin_rollout(session, timestep, policy.initial_carry((num_envs,)), action)
 
     def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
         noise_key, reset_key = jax.random.split(key)

@@ -95,16 +95,9 @@ def make_rollout_collector(
 
     def init(key: Array, params: Params) -> RolloutState:
         del params
-        index = jnp.arange(num_envs, dtype=jnp.int32)
-        state, timestep = batch.reset(key, index)
-        return RolloutState(
-            environment=state,
-            timestep=timestep,
-            carry=policy.initial_carry((num_envs, *agents)),
-            first=jnp.ones(num_envs, bool),
-            previous_action=jnp.zeros((num_envs, *agents, *space.shape), space.dtype),
-            index=index,
-        )
+        start = batch.reset(key, jnp.arange(num_envs, dtype=jnp.int32))
+        action = jnp.zeros((num_envs, *agents, *space.shape), space.dtype)
+        return begin_rollout(*start, policy.initial_carry((num_envs, *agents)), action)
 
     def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
         draw_key, noise_key = jax.random.split(key)
@@ -141,6 +134,19 @@ def make_rollout_collector(
         return final, Rollout(transition=transition, carry=carry), episode_metrics(after) | _count_experience(after)
 
     return Collector(init=init, collect=collect, steps_per_collect=num_envs * num_steps)
+
+
+def begin_rollout(environment: PyTree, timestep: TimeStep, carry: Carry, previous_action: Array) -> RolloutState:
+    """Returns the state of a collector before its first rollout, in which all environments begin an episode."""
+    num_envs = previous_action.shape[0]
+    return RolloutState(
+        environment=environment,
+        timestep=timestep,
+        carry=carry,
+        first=jnp.ones(num_envs, bool),
+        previous_action=previous_action,
+        index=jnp.arange(num_envs, dtype=jnp.int32),
+    )
 
 
 def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: TimeStep, **extras: Any) -> Transition:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxagents.environments.squashing import squash_action
 from jaxagents.environments.wrappers import AlternatingState, episode_statistics
@@ -13,6 +12,7 @@ from jaxagents.ops.distributions import is_bounded
 from jaxagents.ops.rows import where_rows
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
+from jaxagents.rollouts.evaluate import episode_results
 from jaxagents.search.planning import Planner
 from jaxagents.search.tree_search import candidates_of, make_latent_search, make_tree_search
 from jaxagents.types import Array, Carry, Environment, Params, Policy, State, TimeStep
@@ -64,11 +64,7 @@ def make_planning_evaluator(
         return jax.lax.scan(step, (state, timestep, init()), keys)[0][1]
 
     def evaluate(params: Params, key: Array) -> dict[str, Array]:
-        timestep = jax.vmap(play, in_axes=(None, 0))(params, jax.random.split(key, num_episodes))
-        names = [name for name in ("episode_return", "episode_length", "success") if name in timestep.info]
-        metrics = {name: timestep.info[name] for name in names} | dict(timestep.info.get("metrics", {}))
-        results = {name: value.astype(jnp.float32) for name, value in metrics.items()}
-        return results | {"finished": (timestep.terminated | timestep.truncated).astype(jnp.float32)}
+        return episode_results(jax.vmap(play, in_axes=(None, 0))(params, jax.random.split(key, num_episodes)))
 
     return evaluate
 

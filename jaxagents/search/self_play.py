@@ -13,7 +13,7 @@ from jaxagents.environments.wrappers import episode_statistics
 from jaxagents.ops.checks import check_counts
 from jaxagents.policies.evaluating import EvaluatingPolicy
 from jaxagents.policies.latent_model import LatentModel
-from jaxagents.rollouts.unroll import RolloutState, episode_metrics, make_transition
+from jaxagents.rollouts.unroll import RolloutState, begin_rollout, episode_metrics, make_transition
 from jaxagents.search.tree_search import SearchResult, candidates_of, make_latent_search, make_tree_search
 from jaxagents.types import (
     Array,
@@ -96,16 +96,8 @@ def make_search_collector(
 
     def init(key: Array, params: Params) -> RolloutState:
         del params
-        index = jnp.arange(num_envs, dtype=jnp.int32)
-        state, timestep = batch.reset(key, index)
-        return RolloutState(
-            environment=state,
-            timestep=timestep,
-            carry=(),
-            first=jnp.ones(num_envs, bool),
-            previous_action=jnp.zeros((num_envs, *space.shape), space.dtype),
-            index=index,
-        )
+        start = batch.reset(key, jnp.arange(num_envs, dtype=jnp.int32))
+        return begin_rollout(*start, (), jnp.zeros((num_envs, *space.shape), space.dtype))
 
     def collect(state: RolloutState, params: Params, key: Array) -> tuple[RolloutState, Rollout, Metrics]:
         draw_key, search_key = jax.random.split(key)

@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.relabeling import recorded_words
+from jaxagents.studies.distances import make_measured
 from jaxagents.types import Array, Environment, LanguagePolicy, Params
 
 
@@ -36,28 +35,16 @@ def run(
     References:
         Kinniment et al. (2023), "Evaluating Language-Model Agents on Realistic Autonomous Tasks", sections 3 and 5.
     """
-    if environment.text is None or environment.text.distance is None:
-        raise ValueError(f"`environment` must know the distance to the goal, got {environment.name!r}; try frozenlake.")
-    play, distance = make_dialogue(environment, policy, group_size=num_attempts), jax.vmap(environment.text.distance)
-    sample = environment.text.sample_held_out_task
+    measure = make_measured(environment, policy, num_attempts)
+    sample = environment.text.sample_held_out_task  # type: ignore[union-attr]
 
     def attempt(params: Params, key: Array) -> dict[str, Array]:
-        task_key, start_key, play_key, step_key = jax.random.split(key, 4)
+        task_key, *keys = jax.random.split(key, 4)
         task = jax.vmap(sample)(jax.random.split(task_key, num_tasks))
-        start = jax.vmap(environment.reset)(jax.random.split(start_key, num_tasks), task)
-        episode = play(params, play_key, jnp.arange(num_tasks, dtype=jnp.int32), task=task, start=start)
-        actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
-        state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_attempts, axis=0), start[0])
-
-        def step(state, action):
-            keys = jax.random.split(step_key, action.shape[0])
-            after, _ = jax.vmap(environment.step)(keys, state, action)
-            return after, distance(after)
-
-        _, after = jax.lax.scan(step, state, jnp.swapaxes(actions, 0, 1))
-        least = jnp.min(jnp.where(episode.valid, after.T, jnp.inf), axis=1)
+        episode, _, distance = measure(params, task, *keys)
+        least = jnp.min(jnp.where(episode.valid, distance[:, 1:], jnp.inf), axis=1)
         shape = (num_tasks, num_attempts)
-        return grade(distance(start[0]), least.reshape(shape), episode.success.reshape(shape))
+        return grade(distance[::num_attempts, 0], least.reshape(shape), episode.success.reshape(shape))
 
     graded = jax.jit(attempt)(params, jax.random.key(seed))
     return {name: float(value) for name, value in graded.items()}

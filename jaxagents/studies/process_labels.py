@@ -6,11 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxagents.language.dialogue import make_dialogue
-from jaxagents.language.relabeling import recorded_words
 from jaxagents.ops.probes import Probe, fit_probe
 from jaxagents.ops.process import first_error, propagate_errors, ternary_labels
 from jaxagents.policies.contexts import hidden_after_turns
+from jaxagents.studies.distances import make_measured
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, Task
 
 
@@ -59,15 +58,11 @@ def run(
     References:
         Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents".
     """
-    if environment.text is None or environment.text.distance is None:
-        raise ValueError(f"`environment` must know the distance to the goal, got {environment.name!r}; try frozenlake.")
     judged = jax.jit(make_judged(environment, policy, group_size))
+    samplers = (environment.sample_task, environment.text.sample_held_out_task)  # type: ignore[union-attr]
     task_keys = jax.random.split(jax.random.key(seed), (2, num_tasks + 1))
     labelled, held_out = (
-        judged(params, keys[0], jax.vmap(sample)(keys[1:]))
-        for keys, sample in zip(
-            task_keys, (environment.sample_task, environment.text.sample_held_out_task), strict=True
-        )
+        judged(params, keys[0], jax.vmap(sample)(keys[1:])) for keys, sample in zip(task_keys, samplers, strict=True)
     )
     compared = jax.jit(compare, static_argnames="group_size")(labelled, held_out, step_weight, group_size=group_size)
     return {name: float(value) for name, value in compared.items()}
@@ -77,24 +72,11 @@ def make_judged(
     environment: Environment, policy: LanguagePolicy, group_size: int
 ) -> Callable[[Params, Array, Task], Judged]:
     """Makes `(params, key, tasks) -> Judged`: episodes, played again to see how far every step was from the goal."""
-    play = make_dialogue(environment, policy, group_size=group_size)
-    distance = jax.vmap(environment.text.distance)  # type: ignore[type-var, union-attr]
+    measure = make_measured(environment, policy, group_size)
 
     def judged(params: Params, key: Array, task: Task) -> Judged:
-        num_tasks = len(jax.tree.leaves(task)[0])
-        start_key, play_key, step_key = jax.random.split(key, 3)
-        start = jax.vmap(environment.reset)(jax.random.split(start_key, num_tasks), task)
-        episode = play(params, play_key, jnp.arange(num_tasks, dtype=jnp.int32), task=task, start=start)
-        actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
-        state = jax.tree.map(lambda leaf: jnp.repeat(leaf, group_size, axis=0), start[0])
-
-        def step(state, action):
-            keys = jax.random.split(step_key, action.shape[0])
-            after, _ = jax.vmap(environment.step)(keys, state, action)
-            return after, (distance(state), distance(after))
-
-        _, (before, after) = jax.lax.scan(step, state, jnp.swapaxes(actions, 0, 1))
-        before, after = before.T, after.T
+        episode, actions, distance = measure(params, task, *jax.random.split(key, 3))
+        before, after = distance[:, :-1], distance[:, 1:]
         same = (episode.fingerprint[:, :, None] == episode.fingerprint[:, None, :]) & jnp.all(
             actions[:, :, None] == actions[:, None, :], axis=-1
         )

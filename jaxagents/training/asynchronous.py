@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxagents.learners.combinators import params_to_act
 from jaxagents.training.devices import Runner, place, select_devices
-from jaxagents.training.program import AXIS_NAME, Program, TrainState, make_program, report
+from jaxagents.training.program import AXIS_NAME, Program, TrainState, as_summary, make_program, report
 from jaxagents.types import Array, Collector, Count, Learner, Mean, Metrics, Params, PyTree, Sampled, Sampler, State
 
 _WHOLE = PartitionSpec()
@@ -257,13 +257,7 @@ def _row_axes(collector: Collector, state: State, params: Params, key: Array) ->
 
 def _summarise(phase: str, metrics: Metrics) -> dict[str, Mean | Count]:
     """Returns what metrics sum up to over devices."""
-
-    def summary(value: Array | Mean | Count) -> Mean | Count:
-        if isinstance(value, Mean | Count):
-            return value
-        return Mean(total=jnp.asarray(value, jnp.float32), count=jnp.ones(jnp.shape(value), jnp.float32))
-
-    return jax.lax.psum({f"{phase}/{name}": summary(value) for name, value in metrics.items()}, AXIS_NAME)
+    return jax.lax.psum({f"{phase}/{name}": as_summary(value) for name, value in metrics.items()}, AXIS_NAME)
 
 
 def _spec(axis: int) -> PartitionSpec:

@@ -4,15 +4,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from jaxagents.environments.checks import require_level
 from jaxagents.reporting.statistics import describe
+from jaxagents.reporting.tables import print_table
 from jaxagents.training.load import load_stage, warn
 from jaxagents.training.memory import require_episodes_in_memory
 
@@ -134,25 +134,21 @@ def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     return summary
 
 
-def print_evaluation(evaluation: Mapping[str, Any], stream: TextIO | None = None) -> None:
-    """Prints what `evaluate_run` returned as a table, to stdout unless there is another `stream`."""
+def print_evaluation(evaluation: Mapping[str, Any]) -> None:
+    """Prints what `evaluate_run` returned as a table."""
     manner = "greedy" if evaluation["greedy"] else "sampled"
     level = "" if evaluation["level"] is None else f" at level {evaluation['level']}"
     tasks = {None: "", True: " on held-out tasks", False: " on tasks of training"}[evaluation["held_out"]]
     seeds = evaluation["num_seeds"]
     number = evaluation["num_episodes"]
-    console = Console(file=stream)
-    console.print(
+    Console().print(
         f"{evaluation['stage']}, {evaluation['which']} checkpoint (update {evaluation['step']}): {number} {manner} "
         f"episodes{' of each seed' if seeds > 1 else ''} in {evaluation['environment']}{level}{tasks}.",
         markup=False,
         highlight=False,
     )
-    table = Table()
-    table.add_column("metric")
-    table.add_column("mean", justify="right")
-    table.add_column(f"95 % interval over {f'{seeds} seeds' if seeds > 1 else 'episodes'}", justify="right")
+    rows = []
     for name, value in sorted(evaluation["metrics"].items(), key=lambda item: item[0] != "episode_return"):
         interval = "-" if value["low"] is None else f"{value['low']:.4g} to {value['high']:.4g}"
-        table.add_row(name, f"{value['mean']:.4g}", interval)
-    console.print(table)
+        rows.append((name, f"{value['mean']:.4g}", interval))
+    print_table(None, ("metric", "mean", f"95 % interval over {f'{seeds} seeds' if seeds > 1 else 'episodes'}"), rows)

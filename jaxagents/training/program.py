@@ -139,7 +139,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         )
         diverged = jnp.where(finite | (state.diverged >= 0), state.diverged, state.update)
         dead = Mean(total=jnp.float32(jnp.nan), count=jnp.float32(1.0))
-        learned = {name: _as_summary(value) for name, value in metrics.items() if name.startswith("train/")}
+        learned = {name: as_summary(value) for name, value in metrics.items() if name.startswith("train/")}
         learned = {name: jax.tree.map(partial(jnp.where, alive), value, dead) for name, value in learned.items()}
         return after.replace(learner=kept, diverged=diverged), {**metrics, **learned}
 
@@ -203,7 +203,7 @@ def run_updates(
 
     def summarised(state: TrainState) -> tuple[TrainState, dict[str, Mean | Count]]:
         state, metrics = traced(state)
-        return state, {name: _as_summary(value) for name, value in metrics.items()}
+        return state, {name: as_summary(value) for name, value in metrics.items()}
 
     shapes = jax.eval_shape(summarised, state)[1]
 
@@ -255,7 +255,8 @@ def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function, inline=True)
 
 
-def _as_summary(value: Array | Mean | Count) -> Mean | Count:
+def as_summary(value: Array | Mean | Count) -> Mean | Count:
+    """Returns a metric as what is added up over updates and devices; a plain number counts once."""
     if isinstance(value, Mean | Count):
         return value
     return Mean(total=jnp.asarray(value, jnp.float32), count=jnp.ones(jnp.shape(value), jnp.float32))

@@ -3,19 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import hydra.utils
 import jax
 import jax.numpy as jnp
 import numpy as np
 from omegaconf import OmegaConf
-from rich.console import Console
-from rich.table import Table
 
 from jaxagents.language.demonstrations import draw_action
 from jaxagents.reporting.statistics import describe
-from jaxagents.reporting.tables import describe_interval
+from jaxagents.reporting.tables import describe_interval, print_table
 from jaxagents.training.composition import compose
 from jaxagents.training.config import config_hash
 from jaxagents.training.evaluate import evaluate_run
@@ -137,12 +135,8 @@ def _run_of(place: str, environment: Mapping[str, Any]) -> Path | None:
     return run if run is not None and load_config(run / CONFIG_FILE)["environment"] == environment else None
 
 
-def print_worlds(rows: Sequence[Mapping[str, Any]], stream: TextIO | None = None) -> None:
-    """Prints what `evaluate_worlds` yielded as a table, to stdout unless there is another `stream`."""
-    table = Table(title="success on tasks of every world and level (95 % interval over episodes)")
+def print_worlds(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints what `evaluate_worlds` yielded as a table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    for column in columns:
-        table.add_column(column, justify="left" if column == "world" else "right")
-    for row in rows:
-        table.add_row(row["world"], str(row["level"]), *(describe_interval(row[column]) for column in columns[2:]))
-    Console(file=stream).print(table)
+    cells = [(row["world"], str(row["level"]), *(describe_interval(row[name]) for name in columns[2:])) for row in rows]
+    print_table("success on tasks of every world and level (95 % interval over episodes)", columns, cells)

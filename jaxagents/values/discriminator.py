@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxagents.networks.heads import ValueHead
-from jaxagents.ops.distributions import is_bounded
+from jaxagents.ops.distributions import is_bounded, require_vector
 from jaxagents.types import Array, Box, Discrete, Params, Transition
 
 
@@ -47,8 +47,7 @@ def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, 
     References:
         Kostrikov et al. (2019), Discriminator-actor-critic, section 4.2 (the number that marks the absorbing state).
     """
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        raise ValueError(f"`observation_space` must be a Box of rank 1, got {observation_space}; flatten it.")
+    require_vector("observation_space", observation_space, "flatten it")
     discrete = isinstance(action_space, Discrete)
     if not discrete and not (is_bounded(action_space) and len(action_space.shape) == 1):
         raise ValueError(f"`action_space` must be Discrete or a bounded Box of rank 1, got {action_space}.")

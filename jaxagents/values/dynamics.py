@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jaxagents.ops.distributions import is_bounded
+from jaxagents.ops.distributions import is_bounded, require_vector
 from jaxagents.types import Array, Box, Params
 
 LOG_SCALE_BOUNDS = -5.0, 1.0
@@ -71,8 +71,7 @@ def make_dynamics(observation_space: Box, action_space: Box, *, encoder: nn.Modu
     Deviation: fixed bounds of the standard deviations, which the paper learns; ends are predicted, too.
     """
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(f"`{name}` must be a Box of rank 1 for a model, got {space}; flatten it.")
+        require_vector(name, space, "flatten it", " for a model")
     if not is_bounded(action_space):
         raise ValueError(f"`action_space` must be bounded for a model, got {action_space}; clip the actions.")
     if num_members < 1:

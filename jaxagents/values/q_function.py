@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jaxagents.networks.heads import ActionValueHead, CosineEmbedding, ValueHead
 from jaxagents.networks.torsos import make_torso
-from jaxagents.ops.distributions import is_bounded
+from jaxagents.ops.distributions import is_bounded, require_vector
 from jaxagents.ops.value_distributions import Values
 from jaxagents.types import Array, Box, Carry, Discrete, Params, PolicyInput, PyTree
 from jaxagents.values.distributions import EXPECTATIONS, ReturnDistribution
@@ -177,8 +177,7 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
         Chen et al. (2021), Randomized ensembled double Q-learning (E = 10).
     """
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
-        if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(f"`{name}` must be a Box of rank 1, got {space}; flatten it or try `make_q_function`.")
+        require_vector(name, space, "flatten it or try `make_q_function`")
     if not is_bounded(action_space):
         raise ValueError(f"`action_space` must be bounded, got {action_space}; clip the actions.")
     if num_critics < 1:

@@ -1,6 +1,5 @@
 """Tests of experiments/evaluate.py and the evaluation of runs behind it."""
 
-import io
 import json
 
 import numpy as np
@@ -87,15 +86,14 @@ def test_summary_of_several_seeds_is_over_their_means():
     assert summarize({"x": np.array([7.0])})["x"] == {"mean": 7.0, "low": None, "high": None}
 
 
-def test_the_table_of_several_seeds():
-    stream = io.StringIO()
+def test_the_table_of_several_seeds(capsys):
     evaluation = {
         **{"stage": "a[b]", "environment": "w", "which": "last", "step": 3, "num_seeds": 2, "num_episodes": 4},
         **{"greedy": True, "level": 1, "held_out": False},
         "metrics": {"m": {"mean": 1.23456, "low": 1.0, "high": 2.0}},
     }
-    print_evaluation(evaluation, stream)
-    text = " ".join(stream.getvalue().split())
+    print_evaluation(evaluation)
+    text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(
         "a[b], last checkpoint (update 3): 4 greedy episodes of each seed in w at level 1 on tasks of training."
     )

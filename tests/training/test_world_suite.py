@@ -1,6 +1,5 @@
 """The table of worlds: experts and random actions where the chances are known, and agents where they were trained."""
 
-import io
 import pathlib
 
 import jax
@@ -64,7 +63,7 @@ def test_the_newest_run_of_a_folder_is_taken(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path):
+def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path, capsys):
     overrides = ["world=bandit", "algorithm=sft", "quick=true", "devices.compilation_cache=null"]
     run(compose(CONFIGS, *overrides), tmp_path / "sft_bandit" / "first")
     agents = {"sft": f"{tmp_path}/sft_{{world}}", "other": f"{tmp_path}/none"}
@@ -72,10 +71,11 @@ def test_agents_are_shown_in_the_world_that_they_were_trained_in(tmp_path):
     assert [(row["world"], row["level"]) for row in rows] == [("bandit", 0), ("guess_number", 0)]
     assert 0.0 <= rows[0]["sft"]["mean"] <= 1.0 and rows[0]["other"] is None
     assert rows[1]["sft"] is None and rows[1]["expert"]["mean"] == 1.0
-    stream = io.StringIO()
-    print_worlds(rows, stream)
+    capsys.readouterr()
+    print_worlds(rows)
+    printed = capsys.readouterr().out
     pages = [path.read_text() for path in write_world_pages(tmp_path / "pages", CONFIGS, rows)]
     assert [page.splitlines()[0] for page in pages] == ["# bandit", "# guess_number"]
     assert "| level | expert | random | sft | other |" in pages[0] and "agent: " in pages[0]
     assert "largest=[15]" in pages[1] and "reward of the last turn: 1.0" in pages[1]
-    assert "guess_number" in stream.getvalue() and "random" in stream.getvalue()
+    assert "guess_number" in printed and "random" in printed
