@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import os
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 from flax import serialization
 
+from jaxagents.data.files import write_whole
 from jaxagents.data.messages import from_row
 from jaxagents.data.schema import Json, Trajectory, Turn, from_json, to_json
 from jaxagents.types import Episode, Tokenizer
@@ -55,15 +55,7 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
     content = b"".join(lines)
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, content)
     return len(lines)
 
 

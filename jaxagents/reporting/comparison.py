@@ -1,6 +1,7 @@
 """Runs side by side: what differs between them, their final returns, and their curves in one picture."""
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from jaxagents.data.files import write_whole
 from jaxagents.reporting.curves import Curve, draw_curve, read_curves, read_stage_ends, style_axis
 from jaxagents.reporting.loggers import METRICS_FILE, read_metrics
 from jaxagents.reporting.reports import RESULT_FILE
@@ -95,15 +97,12 @@ def write_metrics_csv(path: str | Path, folders: Sequence[Path]) -> Path:
                 rows.append({"run": name, "seed": first + column, **{k: v for k, v in of_seed.items() if v == v}})
     head = ["run", "seed", "update", "step"]
     names = [*head, *sorted({key for row in rows for key in row} - {*head})]
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, names, restval="")
-        table.writeheader()
-        table.writerows(rows)
-    os.replace(temporary, path)
-    return path
+    lines = io.StringIO(newline="")
+    table = csv.DictWriter(lines, names, restval="")
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(Path(path), lines.getvalue())
+    return Path(path)
 
 
 def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:

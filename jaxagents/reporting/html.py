@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jaxagents.reporting.loggers import write_atomically
+from jaxagents.data.files import write_whole
 
 _DARKEST = 4.0  # nats of surprise at which the shade of a token is full
 _LARGEST = 2.0  # advantage at which its color is full: of standardised ones hardly any is larger
@@ -22,7 +22,7 @@ def write_page(path: str | Path, template: str, **values: Any) -> Path:
         Absolute path of the file.
     """
     path = Path(path).resolve()
-    write_atomically(path, _environment().get_template(template).render(**values))
+    write_whole(path, _environment().get_template(template).render(**values))
     return path
 
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.data.files import write_whole
 from jaxagents.types import Mean
 
 METRICS_FILE = "metrics.jsonl"
@@ -155,14 +156,10 @@ def truncate_metrics(run_dir: str | Path, update: int) -> None:
     path = Path(run_dir) / METRICS_FILE
     kept = [row for row in read_metrics(run_dir) if row["update"] <= update]
     if path.exists():
-        write_atomically(path, "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in kept))
+        write_whole(path, "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in kept))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that holds either what it held before or the whole text, also after a kill."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+write_atomically = write_whole  # As `jaxagents.papers` imports it.
 
 
 def to_json(value: Any) -> Any:
@@ -251,7 +248,7 @@ def _open_wandb(run_dir: Path, config: Mapping[str, Any], *, is_new: bool) -> An
     # A run that is resumed goes on under its own number, which its directory keeps.
     kept = run_dir / WANDB_FILE
     if is_new or not kept.is_file():
-        write_atomically(kept, secrets.token_hex(8) + "\n")
+        write_whole(kept, secrets.token_hex(8) + "\n")
     number = kept.read_text(encoding="utf-8").strip()
     project = os.environ.get("WANDB_PROJECT", "jaxagents")
     return wandb.init(

@@ -16,9 +16,10 @@ import jax
 import numpy as np
 import yaml
 
+from jaxagents.data.files import write_whole
 from jaxagents.reporting.curves import CURVES_FILE, draw_other_curves, write_curves
 from jaxagents.reporting.html import write_page
-from jaxagents.reporting.loggers import read_metrics, to_json, write_atomically
+from jaxagents.reporting.loggers import read_metrics, to_json
 from jaxagents.reporting.statistics import describe
 from jaxagents.reporting.tables import describe_interval
 from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
@@ -71,7 +72,7 @@ def write_result(run_dir: str | Path, result: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     content = {**result, "versions": result.get("versions", versions()), "finished": result.get("finished", finished)}
-    write_atomically(path, json.dumps(to_json(content), indent=2, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(to_json(content), indent=2, allow_nan=False) + "\n")
     return path
 
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.data.files import write_whole
 from jaxagents.reporting.curves import BASELINES_FILE, write_curves
-from jaxagents.reporting.loggers import to_json, write_atomically
+from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import write_report
 from jaxagents.training.load import LoadedStage, load_stage
 from jaxagents.training.world_suite import SCRIPTED, make_scripted
@@ -45,7 +46,7 @@ def measure_baselines(
     baselines = {"before training": {name: float(np.nanmean(values)) for name, values in episodes.items()}}
     if environment.text is not None and environment.num_players == 1:
         baselines |= _measure_scripted(loaded, key, num_episodes)
-    write_atomically(Path(path) / BASELINES_FILE, json.dumps(to_json(baselines), indent=2) + "\n")
+    write_whole(Path(path) / BASELINES_FILE, json.dumps(to_json(baselines), indent=2) + "\n")
     write_curves(path)
     write_report(path)
     return baselines

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxagents.reporting.loggers import write_atomically
+from jaxagents.data.files import write_whole
 from jaxagents.training.config import changed_keys, config_hash, run_hash
 
 CONFIG_FILE = "config.yaml"
@@ -44,7 +44,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 def save_config(path: str | Path, config: Mapping[str, Any]) -> None:
     """Writes a resolved config as YAML, the whole of it or nothing."""
-    write_atomically(Path(path), OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+    write_whole(Path(path), OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxagents.data.files import write_whole
 from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import versions
 
@@ -86,33 +87,7 @@ def write_record(
     record = to_json({"asked": asked, "versions": dict(made_with), **fields})
     lines = [f'"{name}": {json.dumps(value, separators=(",", ":"), allow_nan=False)}' for name, value in record.items()]
     text = "{" + ",\n".join([f'"digest": "{_digest(record)}"', *lines]) + "}\n"
-    return write_whole(path, text.encode(), once=once)
-
-
-def write_whole(path: Path, content: bytes, *, once: bool = False) -> bool:
-    """Writes a file by way of a temporary one, which takes its place when it is complete.
-
-    Args:
-        path: of the file.
-        content: of the file.
-        once: keeps a file that is there.
-
-    Returns:
-        Whether the file was written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        (os.link if once else os.replace)(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+    return write_whole(path, text, once=once)
 
 
 def set_aside(path: Path) -> Path:

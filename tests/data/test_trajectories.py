@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from jaxagents.data import trajectories
 from jaxagents.data.schema import Trajectory, Turn, to_json
 from jaxagents.data.streams import encode
 from jaxagents.data.trajectories import from_episodes, read_lines, read_trajectories, write_trajectories
@@ -67,7 +66,7 @@ def test_a_crash_in_the_middle_of_writing_keeps_the_old_file(tmp_path, monkeypat
     def crash(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trajectories.os, call, crash)
+    monkeypatch.setattr(f"os.{call}", crash)
     with pytest.raises(KeyboardInterrupt):
         write_trajectories(path, [make("b")])
     assert ids(path) == ["a"] and len(list(tmp_path.iterdir())) == 1

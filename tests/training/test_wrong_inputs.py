@@ -218,6 +218,7 @@ HOSTILE = [
     "jaxagents.language.checkpoints.read.Path",
     "jaxagents.language.checkpoints.write.write_checkpoint",
     "jaxagents.environments.adapters.importing.import_suite",
+    "jaxagents.data.files.write_whole",
     "jaxagents.reporting.loggers.write_atomically",
     "jaxagents.papers.reproduce.run_workers",
     "jaxagents.learners.ppo.jax.numpy.save",

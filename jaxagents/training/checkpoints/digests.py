@@ -6,11 +6,11 @@ digest beside each step, `<step>.digest.json`, holds the sha256 of every file an
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import jax
 
+from jaxagents.data.files import write_whole
 from jaxagents.types import PyTree
 
 TreeSpec = dict[str, list]
@@ -70,10 +70,7 @@ def write_digest(directory: Path, step: int, items: dict[str, TreeSpec]) -> None
     """
     content = {"files": _hash_files(directory / str(step)), "step": step, "items": items}
     content["self"] = _hash_content(content)
-    target = digest_path(directory, step)
-    temporary = target.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(content))
-    os.replace(temporary, target)
+    write_whole(digest_path(directory, step), json.dumps(content))
 
 
 def check_digest(directory: Path, step: int, unread: str | None = None) -> tuple[str | None, dict[str, TreeSpec]]:
