@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.batch import STUDIES_FOLDER
 from jaxagents.papers.batch_table import Measured, cells_of, columns_of, has_begun, notes_of
 from jaxagents.papers.claims import Claim
@@ -12,7 +13,6 @@ from jaxagents.papers.judge import Finding
 from jaxagents.papers.plan import reported_metrics
 from jaxagents.papers.study import Paper
 from jaxagents.reporting.html import write_page
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.tables import describe_interval, describe_number, markdown_row
 
 
@@ -62,7 +62,7 @@ def write_batch_page(
         *_confirmed(claims),
         *([f"\n## How the setting was found\n\n{study.notes.strip()}\n"] if study.notes else []),
     ]
-    write_atomically(path, "".join(lines))
+    write_whole(path, "".join(lines))
     return path
 
 

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.arms import Composed, methods_of
 from jaxagents.papers.batch_table import METHOD, NO_HEADROOM, Measured
 from jaxagents.papers.expectations import START, Expectation
@@ -39,7 +40,7 @@ from jaxagents.papers.power import first_look
 from jaxagents.papers.registration import read_registrations
 from jaxagents.papers.runs import read_runs
 from jaxagents.papers.study import LEAST_SEEDS, SEARCH_SEEDS, Paper, nearest
-from jaxagents.reporting.loggers import to_json, write_atomically
+from jaxagents.reporting.loggers import to_json
 from jaxagents.reporting.reports import versions
 from jaxagents.reporting.statistics import Interval, by_seed, paired_or_welch_interval, pairing_pays
 from jaxagents.reporting.tables import describe_interval
@@ -359,7 +360,7 @@ def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
             paper: [{name: value for name, value in to_json(one._asdict()).items() if name != "number"} for one in of]
             for paper, of in sorted(known.items())
         }
-        write_atomically(Path(results) / CONFIRMATIONS_FILE, json.dumps(content, indent=1) + "\n")
+        write_whole(Path(results) / CONFIRMATIONS_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _digest(record: Confirmation) -> str:

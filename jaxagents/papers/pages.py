@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.batch import STUDIES_FOLDER
 from jaxagents.papers.batch_page import write_batch_page
 from jaxagents.papers.batch_table import BETTER, METHOD, WORSE
 from jaxagents.papers.catalogue import Family
 from jaxagents.papers.index import LEVELS, NOT_IMPLEMENTED, Entry, Index, StudyEntry, own_study
 from jaxagents.papers.judge import NOT_REPRODUCED, REPRODUCED
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.tables import markdown_row
 
 REPORT_FILE = "README.md"
@@ -54,7 +54,7 @@ def write_index(results: str | Path, families: Sequence[Family], index: Index) -
             lines += ["\n", *_table("method", "what it does", "switch", "study", "level", "measured or judged")]
         for entry in sorted(rows, key=lambda entry: (LEVELS.index(entry.level), entry.card.id)):
             lines.append(markdown_row(*_cells(entry, results)))
-    write_atomically(results / REPORT_FILE, "".join(lines))
+    write_whole(results / REPORT_FILE, "".join(lines))
     return results / REPORT_FILE
 
 
@@ -89,7 +89,7 @@ def write_summary(readme: str | Path, index: Index) -> None:
     row = r"(?m)^(\| methods of papers \|.*\|)[^|]*(\[the index\]\(\S+\) \|)$"
     updated = re.sub(row, lambda found: f"{found[1]} {index.describe()}: {found[2]}", text)
     if updated != text:
-        write_atomically(readme, updated)
+        write_whole(readme, updated)
 
 
 def by_progress(families: Sequence[Family], index: Index) -> list[Family]:

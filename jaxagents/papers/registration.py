@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.leases import leased
 from jaxagents.papers.study import Paper
-from jaxagents.reporting.loggers import write_atomically
 from jaxagents.reporting.reports import versions
 
 REGISTRATIONS_FILE = "registrations.json"
@@ -185,7 +185,7 @@ def _register(results: Path, paper_id: str, new: Registration, again: bool) -> t
 
 def _write(results: str | Path, registrations: Mapping[str, Sequence[Registration]]) -> None:
     record = {paper: [one._asdict() for one in of_paper] for paper, of_paper in sorted(registrations.items())}
-    write_atomically(Path(results) / REGISTRATIONS_FILE, json.dumps(record, indent=1) + "\n")
+    write_whole(Path(results) / REGISTRATIONS_FILE, json.dumps(record, indent=1) + "\n")
 
 
 def _now(files: Sequence[Path]) -> tuple[str | None, str]:

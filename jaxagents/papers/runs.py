@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.metrics import Curves
 from jaxagents.reporting.loggers import to_json
-from jaxagents.training.store import read_record, write_record, write_whole
+from jaxagents.training.store import read_record, write_record
 
 RUNS_FOLDER = "runs"
 ASKED_FILE = "asked.json"

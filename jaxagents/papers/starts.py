@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxagents.data.files import write_whole
 from jaxagents.papers.arms import Recipe, build_stages, start_address, start_asked
 from jaxagents.papers.leases import take_lease
 from jaxagents.papers.metrics import Curves
@@ -23,7 +24,7 @@ from jaxagents.papers.runs import write_asked
 from jaxagents.papers.seeds import train_seeds
 from jaxagents.reporting.progress import open_progress
 from jaxagents.training.build import Stage
-from jaxagents.training.store import set_aside, write_whole
+from jaxagents.training.store import set_aside
 from jaxagents.types import LanguagePolicy, Params
 
 STARTS_FOLDER = "starts"

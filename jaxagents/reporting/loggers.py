@@ -159,9 +159,6 @@ def truncate_metrics(run_dir: str | Path, update: int) -> None:
         write_whole(path, "".join(json.dumps(to_json(row), allow_nan=False) + "\n" for row in kept))
 
 
-write_atomically = write_whole  # As `jaxagents.papers` imports it.
-
-
 def to_json(value: Any) -> Any:
     """Converts nested dicts, lists, arrays and numbers to JSON; what is not finite becomes null.
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from jaxagents.training.store import holds, kept, read_fields, read_record, set_aside, write_record, write_whole
+from jaxagents.data.files import write_whole
+from jaxagents.training.store import holds, kept, read_fields, read_record, set_aside, write_record
 
 
 def test_a_record_says_what_was_asked_and_made_it(tmp_path):

@@ -219,7 +219,6 @@ HOSTILE = [
     "jaxagents.language.checkpoints.write.write_checkpoint",
     "jaxagents.environments.adapters.importing.import_suite",
     "jaxagents.data.files.write_whole",
-    "jaxagents.reporting.loggers.write_atomically",
     "jaxagents.papers.reproduce.run_workers",
     "jaxagents.learners.ppo.jax.numpy.save",
     "${oc.env:TARGET}",
