@@ -1,4 +1,4 @@
-"""Changed rewards of text episodes: `(view, *, axis_name, ...) -> reward [B, T]`. Turns that did not happen are unchanged."""
+"""Changed rewards of text episodes: `(view, *, axis_name, ...) -> reward [B, T]`. Absent turns are unchanged."""
 
 import jax.numpy as jnp
 
