@@ -1,4 +1,4 @@
-"""Losses: objectives per element of policies, values, preferences, imitation and world models."""
+"""Losses: element-wise objectives of policies, values, preferences, imitation and world models."""
 
 from jaxagents import modules_of
 

@@ -1,8 +1,8 @@
-"""Weights that make one number of the losses of tokens: `(view, *, axis_name, ...) -> weights [B, T, S]`.
+"""Weights that reduce token losses to one number: `(view, *, axis_name, ...) -> weights [B, T, S]`.
 
-They are shown whole episodes (see `types.TokenView`), before the model has read them. The loss is
-`pmean(sum(weights * loss_per_token))` over the devices of `axis_name`, or the sum without one, and is the same however
-the rows lie on devices. Weights are zero where `view.mask` is False and where nothing counts at all.
+They are computed from whole episodes (see `types.TokenView`), before the model has read them. The loss is
+`pmean(sum(weights * loss_per_token))` over the devices of `axis_name`, or the sum without one, and does not depend on
+how the rows are spread over devices. Weights are zero if `view.mask` is False, and all zero if no token counts.
 """
 
 import math
@@ -15,10 +15,10 @@ from jaxagents.types import Array, TokenView
 
 
 def token_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
-    """Computes `mask / number of tokens that count`: every token of the batch weighs the same.
+    """Computes `mask / number of tokens that count`: all tokens of the batch have equal weights.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: mapped device axis.
 
     Returns:
@@ -31,12 +31,12 @@ def token_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
 
 
 def sequence_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
-    """Computes weights of the mean over tokens of a sequence, then over sequences: every sequence weighs the same.
+    """Computes weights of the mean over tokens of a sequence, then over sequences: all sequences have equal weights.
 
-    A sequence is all that an agent says in an episode; those without tokens that count are left out.
+    A sequence is everything that an agent says in an episode; sequences without tokens that count are left out.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: mapped device axis.
 
     Returns:
@@ -53,11 +53,11 @@ def sequence_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
 def turn_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
     """Computes weights of the mean over tokens of a turn, then over turns of a sequence, then over sequences.
 
-    `mask / (tokens of the turn * turns of the sequence * sequences)`; turns and sequences without tokens that count
-    are left out.
+    `mask / (tokens of the turn * turns of the sequence * sequences)`; turns and sequences without tokens that count are
+    left out.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: mapped device axis.
 
     Returns:
@@ -73,12 +73,12 @@ def turn_mean(view: TokenView, *, axis_name: str | None = None) -> Array:
 
 
 def constant(view: TokenView, *, axis_name: str | None = None, max_tokens: Array | float | None = None) -> Array:
-    """Computes `mask / (B * max_tokens)`: the weight of a token depends on no length.
+    """Computes `mask / (B * max_tokens)`: the weight of a token does not depend on lengths.
 
     Args:
-        view: of B episodes; B is the same on all devices.
-        axis_name: not used; the mean over devices is that over all rows.
-        max_tokens: positive, such as the largest number of tokens that a row can have sampled; null takes T S.
+        view: view of B episodes; B is the same on all devices.
+        axis_name: not used; the mean over devices is the mean over all rows.
+        max_tokens: positive number, such as the greatest number of sampled tokens in a row; null takes T S.
 
     Returns:
         float32 `[B, T, S]`.
@@ -92,7 +92,7 @@ def constant(view: TokenView, *, axis_name: str | None = None, max_tokens: Array
 
 
 def _share(count: Array, axis_name: str | None) -> Array:
-    """Computes 1 / the mean count over devices, zero where that is zero."""
+    """Computes 1 / the mean count over devices, or zero if that mean is zero."""
     if axis_name is not None:
         count = jax.lax.pmean(count, axis_name)
     return jnp.where(count > 0.0, 1.0 / jnp.where(count > 0.0, count, 1.0), 0.0)

@@ -1,8 +1,8 @@
-"""Losses of batches in which own episodes and demonstrations stand side by side: `(view, *, ...) -> [n, t, S]`.
+"""Losses for batches with both own episodes and demonstrations: `(view, *, ...) -> [n, t, S]`.
 
-`view.demonstrated` marks demonstrations; nobody knows the probability of what an expert says, and none is read of them.
-`p = exp(log_prob)`, A is the advantage, and `sg` stops gradients. Own tokens have the clipped surrogate, and all tokens
-are own where there is no mask; losses are zero where `view.mask` is False.
+`view.demonstrated` marks demonstrations; the expert's probabilities are unknown and not read. `p = exp(log_prob)`, A is
+the advantage, and `sg` stops gradients. Own tokens have the clipped surrogate loss, and without a mask all tokens are
+own; losses are zero if `view.mask` is False.
 """
 
 import jax
@@ -13,14 +13,14 @@ from jaxagents.types import Array, TokenView
 
 
 def luffy(view: TokenView, *, clip_epsilon: Array | float = 0.2, gamma: Array | float = 0.1) -> Array:
-    """Computes `-A p / (p + gamma)` of demonstrated tokens, whose gradient by `log p` is `-A gamma p / (p + gamma)^2`.
+    """Computes `-A p / (p + gamma)` for demonstrated tokens, whose gradient in `log p` is `-A gamma p / (p + gamma)^2`.
 
-    Unlikely tokens of an expert count more than under the ratio p itself: most at `p = gamma`.
+    Unlikely tokens of an expert count more than with the ratio p itself; those with `p = gamma` count most.
 
     Args:
-        view: of the tokens.
-        clip_epsilon: half width of the trust interval of own tokens.
-        gamma: positive.
+        view: view of the tokens.
+        clip_epsilon: half width of the trust interval for own tokens.
+        gamma: positive number that is added to p.
 
     Returns:
         `[n, t, S]`.
@@ -39,16 +39,16 @@ def chord(
     certainty: Array | float = 1.0,
     doubt: Array | float = 1.0,
 ) -> Array:
-    """Computes `-A sg(p^certainty (1 - p)^doubt) log p` of demonstrated tokens.
+    """Computes `-A sg(p^certainty (1 - p)^doubt) log p` for demonstrated tokens.
 
-    With 1 and 1, tokens that are certain or out of reach are left alone (CHORD-phi); 0 and 0 are plain likelihood, 1
-    and 0 importance sampling of an expert of probability 1 (DFT).
+    With 1 and 1, nearly certain and very improbable tokens are hardly trained (CHORD-phi); 0 and 0 give plain
+    likelihood; 1 and 0 give importance sampling from an expert of probability 1 (DFT).
 
     Args:
-        view: of the tokens.
-        clip_epsilon: half width of the trust interval of own tokens.
-        certainty: exponent of p, not negative.
-        doubt: exponent of 1 - p, not negative.
+        view: view of the tokens.
+        clip_epsilon: half width of the trust interval for own tokens.
+        certainty: exponent of p, non-negative.
+        doubt: exponent of 1 - p, non-negative.
 
     Returns:
         `[n, t, S]`.
@@ -67,15 +67,15 @@ def chord(
 def adversarial_imitation(
     view: TokenView, *, clip_epsilon: Array | float = 0.2, coefficient: Array | float = 0.2
 ) -> Array:
-    """Computes `-coefficient log sigmoid(-(log p - log p_reference))` of demonstrated tokens, which are to be avoided.
+    """Computes `-coefficient log sigmoid(-(log p - log p_reference))` for demonstrated tokens, which are to be avoided.
 
-    The gradient by `log p` is `coefficient sigmoid(log p - log p_reference)`: it fades once a token is less likely than
-    under the reference, so that unlike with plain unlikelihood nothing runs away.
+    The gradient in `log p` is `coefficient sigmoid(log p - log p_reference)`: it vanishes once a token is less likely
+    than under the reference, so that training does not diverge as it does with plain unlikelihood.
 
     Args:
-        view: of the tokens; reads `reference_log_prob`.
-        clip_epsilon: half width of the trust interval of own tokens.
-        coefficient: gamma.
+        view: view of the tokens; reads `reference_log_prob`.
+        clip_epsilon: half width of the trust interval for own tokens.
+        coefficient: gamma, weight of the loss.
 
     Returns:
         `[n, t, S]`.

@@ -1,4 +1,4 @@
-"""Per-element losses of models of a world."""
+"""Element-wise losses of world models."""
 
 import jax
 import jax.numpy as jnp

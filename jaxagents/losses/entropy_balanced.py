@@ -14,16 +14,16 @@ def entropy_balanced_clip(
     clip_epsilon_high: Array | float = 0.28,
     dual_clip: Array | float = 3.0,
 ) -> Array:
-    """Computes the loss of `dual_clip` with two widths, whose upper bound has the gradient of the ratio.
+    """Computes the loss of `dual_clip` with two widths, in which the upper bound has the gradient of the ratio.
 
     With the stop-gradient `sg` and `rho = pi / behavior`, the upper bound is
     `U = (1 + clip_epsilon_high) rho / sg(rho)`, whose value does not depend on rho, and the loss is
     `-min(rho A, clip(rho, 1 - clip_epsilon_low, U) A)`, for negative advantages at most `-dual_clip A`.
 
     Args:
-        view: of the tokens.
+        view: view of the tokens.
         clip_epsilon_low: width of the trust interval below 1.
-        clip_epsilon_high: width above 1.
+        clip_epsilon_high: width of the trust interval above 1.
         dual_clip: largest ratio that counts against a token, above `1 + clip_epsilon_high`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""EPO (Xu et al., 2025): entropy that stays near the mean of earlier updates."""
+"""EPO (Xu et al., 2025): keeps the entropy near its mean over earlier updates."""
 
 from functools import partial
 
@@ -15,9 +15,9 @@ class EntropyHistory:
 
     Attributes:
         total: float32 `[K]`, sum over updates of the mean entropy of the tokens of turn k, in nats.
-        count: float32 `[K]`, updates in which turn k had tokens.
-        update: float32, updates done.
-        num_updates: float32, of the whole run.
+        count: float32 `[K]`, number of updates in which turn k had tokens.
+        update: float32, number of updates so far.
+        num_updates: float32, number of updates of the whole run.
     """
 
     total: Array
@@ -38,15 +38,15 @@ def make_entropy_smoothing(
     """Makes the smoothing regulariser of EPO, which keeps entropies within a band around their history.
 
     Args:
-        coefficient: in units of the loss (paper: that of the entropy bonus, 0.001).
+        coefficient: coefficient, in units of the loss (paper: that of the entropy bonus, 0.001).
         lower: lower end of the band, relative to the mean of the history (code: 0 or 0.8).
         upper: upper end of the band, relative to the mean of the history (code: 2 or 1.2).
-        penalty: kappa (paper: 0.05 or 0.1).
+        penalty: kappa, weight of the penalty (paper: 0.05 or 0.1).
         hinge: see `entropy_smoothing`.
-        num_turns: K, turns that have a history of their own; further ones share the last (paper: 50).
+        num_turns: K, number of turns with a separate history; further turns share the last one (paper: 50).
 
     Returns:
-        A slot of `learners.policy_gradient`; it goes with `losses.regularizers.entropy_bonus`.
+        A slot of `learners.policy_gradient`, for use with `losses.regularizers.entropy_bonus`.
 
     Raises:
         ValueError: the band is empty or `num_turns` is not positive.
@@ -54,7 +54,7 @@ def make_entropy_smoothing(
     References:
         Xu et al. (2025), "EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning".
 
-    Deviation: it holds for all batches, the released code leaves out those without a turn in the second half of K.
+    Deviation: it applies to all batches; the released code leaves out those without a turn in the second half of K.
     """
     if not 0.0 <= lower < upper:
         raise ValueError(f"`lower` must be in [0, `upper`), got {lower} and {upper}; try 0.8 and 1.2.")
@@ -84,20 +84,21 @@ def entropy_smoothing(
     penalty: Array | float,
     hinge: bool,
 ) -> tuple[Array, dict[str, Array]]:
-    """Computes `coefficient w P` with the weight w of the phase of training and the penalty P of a token of turn k.
+    """Computes `coefficient w P` with the weight w of the training phase and the penalty P of a token of turn k.
 
     With H the entropy of the token and B_k the mean of the history of its turn,
-    `P = penalty (max(H - upper B_k, 0) + max(lower B_k - H, 0)) / B_k`, zero where there is no history.
+    `P = penalty (max(H - upper B_k, 0) + max(lower B_k - H, 0)) / B_k`, zero if there is no history.
 
     Args:
-        history: of all updates before.
-        view: of the tokens; reads `entropy` and `turn`.
-        coefficient: in units of the loss.
-        lower: relative to B_k.
-        upper: relative to B_k.
-        penalty: kappa.
-        hinge: False takes `P = penalty` outside of the band and 0 inside, as the released code. That is piecewise
-            constant: its gradient is zero, and the method is a plain entropy bonus.
+        history: history of all earlier updates.
+        view: view of the tokens; reads `entropy` and `turn`.
+        coefficient: coefficient, in units of the loss.
+        lower: lower end of the band, relative to B_k.
+        upper: upper end of the band, relative to B_k.
+        penalty: kappa, weight of the penalty.
+        hinge: whether P grows with the distance from the band. False: `P = penalty` outside the band and 0 inside, as
+            in the released code. That is piecewise constant: its gradient is zero, so that the method is a plain
+            entropy bonus.
 
     Returns:
         The term `[n, t, S]`, and the sums of entropies and tokens by turn, `[K]` each.
@@ -137,7 +138,7 @@ def phase_weight(progress: Array) -> Array:
     """Computes the weight of the penalty: `1 - 0.2 (1 - exp(-2 p))` in the first half, `0.8 exp(-3 p)` in the second.
 
     Args:
-        progress: share of the run that is done, in [0, 1]; p goes from 0 to 1 in either half of it.
+        progress: fraction of the run that is done, in [0, 1]; p goes from 0 to 1 in each half of it.
 
     Returns:
         The weight, from 1 down to 0.04.

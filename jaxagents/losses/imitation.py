@@ -1,4 +1,4 @@
-"""Per-element losses of imitating the actions of somebody else."""
+"""Element-wise losses for imitating the actions of another agent."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ def negative_log_likelihood(distribution: Any, action: Array) -> Array:
     """Computes `-log pi(action)`.
 
     Args:
-        distribution: of the policy, `[...]`.
-        action: of somebody else, of discrete or unsquashed continuous actions.
+        distribution: distribution of the policy, `[...]`.
+        action: action of another agent, discrete or unsquashed continuous.
 
     Returns:
         float `[...]`, in nats.
@@ -32,12 +32,12 @@ def negative_log_likelihood(distribution: Any, action: Array) -> Array:
 
 
 def search_cross_entropy(distribution: Any, weights: Array, candidates: Array | None = None) -> Array:
-    """Computes `-sum_i w_i log pi(a_i)`, of all discrete actions or of those that a search sampled.
+    """Computes `-sum_i w_i log pi(a_i)`, over all discrete actions or those that a search sampled.
 
     Args:
-        distribution: of the policy, `[...]`: categorical, or of unsquashed continuous actions.
-        weights: of the improved policy, float `[..., A]`.
-        candidates: unsquashed continuous actions `[..., A, D]` that the weights are of; None: all discrete ones.
+        distribution: distribution of the policy, `[...]`: categorical, or over unsquashed continuous actions.
+        weights: weights of the improved policy, float `[..., A]`.
+        candidates: unsquashed continuous actions `[..., A, D]` to which the weights belong; None: all discrete actions.
 
     Returns:
         float `[...]`, in nats.
@@ -56,8 +56,8 @@ def squared_distance(distribution: Any, action: Array) -> Array:
     """Computes `mean_d (tanh(mode_d) - tanh(action_d))^2`, in units of half the range of an action.
 
     Args:
-        distribution: of unsquashed continuous actions, `[...]`.
-        action: unsquashed, `[..., D]`.
+        distribution: distribution over unsquashed continuous actions, `[...]`.
+        action: unsquashed action, `[..., D]`.
 
     Returns:
         float `[...]`.
@@ -76,16 +76,16 @@ def discriminator_loss(demonstrated: Array, played: Array) -> tuple[Array, Array
         Both cross-entropies, per element.
 
     References:
-        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels swapped.
     """
     return jax.nn.softplus(-demonstrated), jax.nn.softplus(played)
 
 
 def gail_reward(logit: Array) -> Array:
-    """Computes `-log(1 - sigmoid(logit))`, which is not negative.
+    """Computes `-log(1 - sigmoid(logit))`, which is non-negative.
 
     References:
-        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels exchanged.
+        Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1, with the labels swapped.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -96,7 +96,7 @@ def gail_reward(logit: Array) -> Array:
 
 
 def airl_reward(logit: Array) -> Array:
-    """Computes `log sigmoid(logit) - log(1 - sigmoid(logit))`, the logit itself.
+    """Computes `log sigmoid(logit) - log(1 - sigmoid(logit))`, which equals the logit.
 
     References:
         Fu, Luo and Levine (2018), Learning robust rewards with adversarial inverse reinforcement learning, section 3.

@@ -1,6 +1,6 @@
-"""Weights of imitation by what an episode came to, in the slot `aggregation` of supervised learners.
+"""Weights of imitation by the outcome of an episode, for the slot `aggregation` of supervised learners.
 
-RISE (Qu et al., 2024) weighs attempts by the exponential of their reward; A3T (Yang et al., 2024) takes failures off.
+RISE (Qu et al., 2024) weights attempts by the exponential of their reward; A3T (Yang et al., 2024) subtracts failures.
 """
 
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ def reward_weighted(
     """Computes `exp(r / temperature) / n` over the n episodes, with r = 1 for a success and 0 for a failure.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: mapped device axis.
-        temperature: positive; 0.4 weighs a success 12 times as much as a failure.
-        last_turn: learns the last turn alone, that of the attempt which the reward is of.
-        each_turn: every turn is an attempt of its own, n of them, with r = 1 in the last turn of a success.
+        temperature: positive number; with 0.4, a success has 12 times the weight of a failure.
+        last_turn: whether to learn only the last turn, which is the attempt that was rewarded.
+        each_turn: whether every turn is a separate attempt, n in total, with r = 1 in the last turn of a success.
 
     Returns:
         float32 `[B, T, S]`; tokens of an episode, or of an attempt, share its weight.
@@ -51,14 +51,14 @@ def contrastive(
 ) -> Array:
     """Computes `R / (K + 1) / n / l` for all tokens of an episode: R = 1 for the K successes of one of n groups.
 
-    The group's failures share `R_f = failure` among them; groups without a success count nothing. Log-probabilities of
+    The group's failures share `R_f = failure` among them; groups without a success do not count. Log-probabilities of
     episodes are sums over their tokens; l is the mean number of tokens of an episode.
 
     Args:
-        view: of B episodes in groups of the same task.
+        view: view of B episodes in groups of the same task.
         axis_name: mapped device axis.
-        group_size: episodes of a group.
-        failure: R_f; 0 is rejection sampling.
+        group_size: number of episodes in a group.
+        failure: R_f; 0 gives rejection sampling.
 
     Returns:
         float32 `[B, T, S]`.

@@ -1,4 +1,4 @@
-"""MPO (Abdolmaleki et al., 2018): losses of policies, of temperatures and of the prices of constraints."""
+"""MPO (Abdolmaleki et al., 2018): losses of the policy, the temperature and the prices of constraints."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,13 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class ImprovementView:
-    """What an improvement of a policy sees of B states.
+    """The inputs of a policy improvement: B states with K actions each.
 
     Attributes:
-        policy: distributions that learn.
-        target_policy: distributions that the actions are from; no gradient flows to them.
-        action: `[K, B, D]`, unsquashed.
-        q: float32 `[E, K, B]`, values of the target critics at these actions.
+        policy: distributions that are trained.
+        target_policy: distributions from which the actions were drawn; no gradient flows to them.
+        action: `[K, B, D]`, unsquashed actions.
+        q: float32 `[E, K, B]`, values of the target critics for these actions.
     """
 
     policy: TanhNormal
@@ -35,23 +35,23 @@ def mpo(
     epsilon_loc: Array | float = 2.5e-3,
     epsilon_scale: Array | float = 1e-6,
 ) -> tuple[Array, Array]:
-    """Computes the losses of one step of MPO with apart constraints of location and scale.
+    """Computes the losses of one step of MPO with separate constraints on location and scale.
 
-    With `w_k = softmax_k(Q_k / eta)` of the actions of the target policy and the temperature eta, the policy has the
-    loss `-sum_k w_k (log pi(a_k; loc, scale') + log pi(a_k; loc', scale)) + alpha_loc C_loc + alpha_scale C_scale`,
-    where primes are of the target policy and `C_loc`, `C_scale` its divergences from `pi(loc, scale')` and
-    `pi(loc', scale)`. Temperature and prices have the loss `eta (epsilon + log mean_k exp(Q_k / eta)) +
+    With `w_k = softmax_k(Q_k / eta)` for the actions of the target policy and the temperature eta, the loss of the
+    policy is `-sum_k w_k (log pi(a_k; loc, scale') + log pi(a_k; loc', scale)) + alpha_loc C_loc + alpha_scale
+    C_scale`, where primes mark the target policy and `C_loc`, `C_scale` are its divergences from `pi(loc, scale')` and
+    `pi(loc', scale)`. The loss of the temperature and the prices is `eta (epsilon + log mean_k exp(Q_k / eta)) +
     alpha_loc (epsilon_loc - C_loc) + alpha_scale (epsilon_scale - C_scale)`.
 
     Args:
-        view: of the states; the critics count by their mean.
-        temperature: positive scalars by the names `temperature` (eta), `loc` and `scale` (alphas).
-        epsilon: of the divergence of the weights from the target policy, in nats. Paper: 0.1.
-        epsilon_loc: of the divergence by the location, in nats.
-        epsilon_scale: of the divergence by the scale, in nats.
+        view: view of the states; the critics are averaged.
+        temperature: positive scalars named `temperature` (eta), `loc` and `scale` (alphas).
+        epsilon: bound on the divergence of the weights from the target policy, in nats. Paper: 0.1.
+        epsilon_loc: bound on the divergence due to the location, in nats.
+        epsilon_scale: bound on the divergence due to the scale, in nats.
 
     Returns:
-        Losses of the policy and of the temperatures, each `[B]`; neither has gradients to what the other one trains.
+        Losses of the policy and of the temperatures, each `[B]`; neither has gradients for what the other one trains.
 
     Raises:
         ValueError: the temperatures have other names.

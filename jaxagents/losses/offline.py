@@ -1,4 +1,4 @@
-"""Targets and per-element losses of actor-critics that learn from fixed data. No gradient flows to the targets."""
+"""Targets and element-wise losses of actor-critics that learn from fixed data. No gradient flows to the targets."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class TargetView:
-    """What targets of critics see of B steps.
+    """The inputs of critic targets for B steps.
 
     Attributes:
-        reward: float32 `[B]`, of one step or the discounted sum of several.
-        discount: float32 `[B]`, of what the successor is worth; zero where terminated.
-        next_q: float32 `[2, B]`, of the target critics at an action of the policy.
-        next_value: float32 `[B]`, of the successor by the state-value function; None without one.
+        reward: float32 `[B]`, reward of one step or discounted sum over several.
+        discount: float32 `[B]`, factor of the successor's value; zero if terminated.
+        next_q: float32 `[2, B]`, values of the target critics for an action of the policy.
+        next_value: float32 `[B]`, value of the successor by the state-value function; None without one.
     """
 
     reward: Array
@@ -27,14 +27,15 @@ class TargetView:
 
 @struct.dataclass
 class SampledView:
-    """What terms that hold values of unseen actions down see of B steps.
+    """The inputs of terms that keep values of unseen actions low, for B steps.
 
     Attributes:
-        q: float32 `[2, B]`, of the actions of the data.
-        sampled_q: float32 `[2, B, K]`, of sampled actions.
-        log_density: float32 `[B, K]`, of the sampled actions under what drew them, in units of the environment.
-        from_policy: bool `[K]`, drawn by the policy rather than uniformly.
-        return_to_go: float32 `[B]`, discounted rewards of the data from the step on.
+        q: float32 `[2, B]`, values of the actions in the data.
+        sampled_q: float32 `[2, B, K]`, values of sampled actions.
+        log_density: float32 `[B, K]`, log-density of the sampled actions under their sampler, in units of the
+            environment.
+        from_policy: bool `[K]`, whether they were drawn by the policy rather than uniformly.
+        return_to_go: float32 `[B]`, discounted rewards in the data from the step on.
     """
 
     q: Array
@@ -46,17 +47,18 @@ class SampledView:
 
 @struct.dataclass
 class ActorView:
-    """What losses of policies see of B steps; gradients flow through the first four.
+    """The inputs of policy losses for B steps; gradients flow through the first four.
 
     Attributes:
-        log_prob: float32 `[B]`, of the data's action.
-        distance: float32 `[B]`, of the mode from the data's action, see `losses.imitation.squared_distance`.
-        own_q: float32 `[2, B]`, of the critics at an action of the policy.
-        own_log_prob: float32 `[B]`, of that action.
-        q: float32 `[B]`, the smaller one at the data's action: with a state-value function of the target critics,
-            without one of the critics of `own_q`, so that a constant that both have too much cancels in `q - value`.
-        value: float32 `[B]`, of the state: by the state-value function or, without one, `min_i own_q`.
-        q_magnitude: float32 `[]`, mean of `|own_q_0|` over the whole batch, by weight.
+        log_prob: float32 `[B]`, log-probability of the action in the data.
+        distance: float32 `[B]`, distance of the mode from the action in the data, see
+            `losses.imitation.squared_distance`.
+        own_q: float32 `[2, B]`, values of the critics for an action of the policy.
+        own_log_prob: float32 `[B]`, log-probability of that action.
+        q: float32 `[B]`, the smaller value of the action in the data: by the target critics if there is a state-value
+            function, else by the critics of `own_q`, so that a common error cancels in `q - value`.
+        value: float32 `[B]`, value of the state: by the state-value function or, without one, `min_i own_q`.
+        q_magnitude: float32 `[]`, weighted mean of `|own_q_0|` over the whole batch.
     """
 
     log_prob: Array
@@ -78,7 +80,7 @@ def twin_target(view: TargetView) -> Array:
 
 
 def state_value_target(view: TargetView) -> Array:
-    """Computes `reward + discount V(next state)`; the policy is not asked.
+    """Computes `reward + discount V(next state)`, which does not use the policy.
 
     References:
         Kostrikov, Nair and Levine (2022), Offline reinforcement learning with implicit Q-learning, equation 6.
@@ -92,7 +94,7 @@ def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.
     Args:
         value: float `[...]`.
         target: float `[...]`; no gradient flows to it.
-        expectile: in (0, 1); 0.5 is the mean, 1 the largest. Paper: 0.7 for locomotion, 0.9 for mazes.
+        expectile: number in (0, 1); 0.5 gives the mean, 1 the maximum. Paper: 0.7 for locomotion, 0.9 for mazes.
 
     Returns:
         float `[...]`.
@@ -112,12 +114,12 @@ def expectile_loss(value: Array, target: Array, *, expectile: Array | float = 0.
 def conservative_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Array:
     """Computes `coefficient sum_i (log mean_k exp(sampled_q_ik - log_density_k) - q_i)`.
 
-    The logarithm estimates that of the integral of `exp Q` over all actions by importance sampling. On data of one
-    certain player the term has no minimum: no sampled action is near those of the data, whose values are pulled up by
-    the coefficient in every step, and by up to `coefficient / (1 - discount)` in all.
+    The logarithm estimates that of the integral of `exp Q` over all actions by importance sampling. With data of a
+    deterministic player the term has no minimum: no sampled action is near those in the data, whose values are raised
+    by the coefficient in every step, and by up to `coefficient / (1 - discount)` in total.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         coefficient: alpha. Paper: 5.
 
     Returns:
@@ -127,20 +129,20 @@ def conservative_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> 
         Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4 and appendix F;
         Tarasov et al. (2023), CORL, algorithms/offline/cql.py at 1254f0b (the same sum over three kinds of actions).
 
-    Deviation: beside half of the squared error, as in the paper; CORL leaves out the half, so that its coefficient
-        (10) is twice this one. The mean over samples in place of their sum changes no gradient.
-    Deviation: the multiplier that CORL learns if `cql_lagrange` is set, and the largest of several next actions
-        (`cql_max_target_backup`), are not offered; both are off there.
+    Deviation: it is added to half of the squared error, as in the paper; CORL leaves out the half, so that its
+        coefficient (10) is twice this one. The mean over samples instead of their sum changes no gradient.
+    Deviation: CORL's options of a learned multiplier (`cql_lagrange`) and of the largest of several next actions
+        (`cql_max_target_backup`) do not exist here; both are off by default there.
     """
     soft_max = jax.nn.logsumexp(view.sampled_q - view.log_density[None], axis=-1) - jnp.log(view.log_density.shape[-1])
     return coefficient * jnp.sum(soft_max - view.q, axis=0)
 
 
 def calibrated_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Array:
-    """Computes `conservative_sum`, which holds values of the policy's actions down to the returns of the data only.
+    """Computes `conservative_sum`, but lowers values of the policy's actions only down to the returns in the data.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         coefficient: alpha. Paper: 5.
 
     Returns:
@@ -158,12 +160,12 @@ def calibrated_sum(view: SampledView, *, coefficient: Array | float = 5.0) -> Ar
 def calibrated_gap(view: SampledView, *, coefficient: Array | float = 1.0) -> Array:
     """Computes `coefficient sum_i (mean_k max(sampled_q_ik, return_to_go) - q_i)` over the policy's actions k.
 
-    Values of the policy's actions are pushed down as far as the returns, without uniform actions or densities: of
-    actions of many numbers, such as chunks, both say little. Values of the data's actions rise by the coefficient in
-    every step, and by up to `coefficient / (1 - discount)` in all; it is to be small beside the returns.
+    Values of the policy's actions are lowered down to the returns, without uniform actions or densities: for actions of
+    many numbers, such as chunks, both are uninformative. Values of actions in the data rise by the coefficient in every
+    step, and by up to `coefficient / (1 - discount)` in total; this should be small compared with the returns.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         coefficient: alpha, in units of the value.
 
     Returns:
@@ -174,8 +176,8 @@ def calibrated_gap(view: SampledView, *, coefficient: Array | float = 1.0) -> Ar
         et al. (2025), CO-RFT: efficient fine-tuning of vision-language-action models through chunked offline
         reinforcement learning, over chunks.
 
-    Deviation: the policy's actions at the successor are samples, too, as for `conservative_sum`.
-    Deviation: CO-RFT also has a value for every beginning of a chunk.
+    Deviation: the policy's actions at the successor are also used as samples, as in `conservative_sum`.
+    Deviation: CO-RFT also has a value for every prefix of a chunk.
     """
     floored = jnp.maximum(view.sampled_q, view.return_to_go[None, :, None])
     count = jnp.sum(view.from_policy)
@@ -187,7 +189,7 @@ def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Ar
     """Computes `temperature own_log_prob - min_i own_q_i`.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         temperature: value of one nat of entropy, in units of the reward.
 
     Returns:
@@ -200,10 +202,10 @@ def soft_policy_loss(view: ActorView, *, temperature: Array | float = 0.1) -> Ar
 
 
 def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5) -> Array:
-    """Computes `-alpha own_q_0 / q_magnitude + distance`, the distance a mean over the D numbers of an action.
+    """Computes `-alpha own_q_0 / q_magnitude + distance`, where the distance is a mean over the D numbers of an action.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         alpha: weight of the value. Paper: 2.5.
 
     Returns:
@@ -211,9 +213,9 @@ def behavior_cloning_policy_loss(view: ActorView, *, alpha: Array | float = 2.5)
 
     References:
         Fujimoto and Gu (2021), A minimalist approach to offline reinforcement learning, equations 4 and 5; TD3_BC.py of
-        sfujim/TD3_BC, which averages over the numbers of actions, too.
+        sfujim/TD3_BC, which also averages over the numbers of an action.
 
-    Deviation: actions are compared in units of half of their range, which are those of the paper's tasks.
+    Deviation: actions are compared in units of half their range, which are the units of the paper's tasks.
     """
     return -alpha * view.own_q[0] / jnp.maximum(view.q_magnitude, 1e-6) + view.distance
 
@@ -224,7 +226,7 @@ def advantage_weighted_policy_loss(
     """Computes `-min(exp(inverse_temperature (q - value)), max_weight) log_prob`.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         inverse_temperature: beta, per unit of the value. IQL: 3 for locomotion; AWAC: 1.
         max_weight: largest weight of a step. IQL: 100.
 
@@ -235,8 +237,8 @@ def advantage_weighted_policy_loss(
         Peng et al. (2019), Advantage-weighted regression, equation 6; Nair et al. (2020), AWAC, equation 13, and
         `_actor_loss` of CORL, algorithms/offline/awac.py; Kostrikov, Nair and Levine (2022), equation 7.
 
-    Deviation: AWAC normalises its weights over the batch in the released code.
+    Deviation: in its released code, AWAC normalises its weights over the batch.
     """
-    # The bound is put before the exponential, which may not be finite.
+    # The bound is applied before the exponential, which may be infinite.
     exponent = jnp.minimum(inverse_temperature * (view.q - view.value), jnp.log(max_weight))
     return -jax.lax.stop_gradient(jnp.exp(exponent)) * view.log_prob

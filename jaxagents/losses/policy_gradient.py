@@ -1,4 +1,4 @@
-"""Per-element policy-gradient objectives of arrays and tokens alike, to be minimised."""
+"""Element-wise policy-gradient objectives for both arrays and tokens, to be minimised."""
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +10,24 @@ MAX_LOG_RATIO = 20.0
 
 
 def importance_ratio(log_prob: Array, behavior_log_prob: Array | float) -> Array:
-    """Computes `rho = exp(log_prob - behavior_log_prob)`, of log-ratios between -20 and 20.
+    """Computes `rho = exp(log_prob - behavior_log_prob)`, with log-ratios clipped to [-20, 20].
 
     Args:
-        log_prob: under the policy being trained, any shape.
-        behavior_log_prob: under the policy that acted; a constant.
+        log_prob: log-probabilities under the policy being trained, any shape.
+        behavior_log_prob: log-probabilities under the policy that acted; a constant.
 
     Returns:
-        The ratio per element; without gradient outside of these bounds.
+        The ratio per element; without gradient outside these bounds.
     """
     log_ratio = log_prob - jax.lax.stop_gradient(behavior_log_prob)
     return jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def policy_gradient_loss(log_prob: Array, behavior_log_prob: Array, advantage: Array) -> Array:
-    """Computes `-A log_prob`, the policy gradient without correction for old data but that in the advantage.
+    """Computes `-A log_prob`, the policy gradient without a correction for old data except that in the advantage.
 
     Args:
-        log_prob: of the actions under the policy being trained, any shape.
+        log_prob: log-probabilities of the actions under the policy being trained, any shape.
         behavior_log_prob: not read.
         advantage: same shape; treated as a constant by the caller.
 
@@ -49,14 +49,14 @@ def advantage_weighted_loss(
     temperature: Array | float = 1.0,
     max_weight: Array | float = 20.0,
 ) -> Array:
-    """Computes `-min(exp(A / temperature), max_weight) log_prob`, whoever acted.
+    """Computes `-min(exp(A / temperature), max_weight) log_prob`, regardless of who acted.
 
     Args:
-        log_prob: of the actions under the policy being trained, any shape.
+        log_prob: log-probabilities of the actions under the policy being trained, any shape.
         behavior_log_prob: not read.
         advantage: same shape; treated as a constant by the caller.
-        temperature: positive, in units of the advantage; the lower, the fewer actions count.
-        max_weight: positive.
+        temperature: positive number, in units of the advantage; the lower it is, the fewer actions count.
+        max_weight: largest weight, positive.
 
     Returns:
         Loss per element.
@@ -65,7 +65,7 @@ def advantage_weighted_loss(
         Peng et al. (2019), "Advantage-Weighted Regression", equation 11 and section 5.1 (weight clipping).
     """
     del behavior_log_prob
-    # The exponent is cut first: exp overflows, and the gradient of a minimum with infinity is not a number.
+    # The exponent is clipped first: exp overflows, and the gradient of a minimum with infinity is NaN.
     return -jnp.exp(jnp.minimum(advantage / temperature, jnp.log(max_weight))) * log_prob
 
 
@@ -84,12 +84,12 @@ def clipped_surrogate(
     most `-dual_clip A` for negative advantages.
 
     Args:
-        log_prob: of the actions under the policy being trained, any shape.
-        behavior_log_prob: of the same actions under the policy that acted.
+        log_prob: log-probabilities of the actions under the policy being trained, any shape.
+        behavior_log_prob: log-probabilities of the same actions under the policy that acted.
         advantage: same shape; treated as a constant by the caller.
         clip_epsilon: width of the trust interval below 1 (0.2 in the paper).
-        clip_epsilon_high: width above 1; None is the same (0.28 in DAPO).
-        dual_clip: largest ratio that counts against an action, above `1 + clip_epsilon_high`; None has none.
+        clip_epsilon_high: width above 1 (0.28 in DAPO); None: the same as below.
+        dual_clip: largest ratio that counts against an action, above `1 + clip_epsilon_high`; None: no such limit.
 
     Returns:
         Loss per element.
@@ -115,7 +115,7 @@ def clipped_surrogate(
 
 
 def approximate_kl(log_prob: Array, behavior_log_prob: Array) -> Array:
-    """Computes the k3 estimate of `KL(behavior || policy)` per element: `(rho - 1) - log rho`, never negative.
+    """Computes the k3 estimate of `KL(behavior || policy)` per element: `(rho - 1) - log rho`, which is non-negative.
 
     References:
         Schulman (2020), "Approximating KL Divergence".
@@ -124,7 +124,7 @@ def approximate_kl(log_prob: Array, behavior_log_prob: Array) -> Array:
 
 
 def clip_fraction(log_prob: Array, behavior_log_prob: Array, *, clip_epsilon: Array | float) -> Array:
-    """Computes 1.0 where the ratio is outside the clip interval and 0.0 elsewhere.
+    """Computes 1.0 if the ratio is outside the clip interval and 0.0 otherwise.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -1,19 +1,19 @@
-"""Preference losses of rows of text, `(log_prob, reference_log_prob, length, pair, desirable, *, ...)`.
+"""Preference losses for rows of text, `(log_prob, reference_log_prob, length, pair, desirable, *, ...)`.
 
 Every loss takes arrays over R rows, one row per answer or episode:
 
-- `log_prob` `[R]`: sum of the log-probabilities of the sampled tokens of a row, in nats; what learns.
-- `reference_log_prob` `[R]`: the same under the reference, a constant; None for losses that need none.
-- `length` `[R]`: sampled tokens of a row; 0 where the row is padding.
-- `pair` int32 `[R]`: of a row that is compared, the row that is preferred to it; -1 for all others. One row may be
+- `log_prob` `[R]`: sum of the log-probabilities of the sampled tokens of a row, in nats; this is trained.
+- `reference_log_prob` `[R]`: the same under the reference, a constant; None for losses without a reference.
+- `length` `[R]`: number of sampled tokens of a row; 0 for padding.
+- `pair` int32 `[R]`: for a row that is compared, the row that is preferred to it; -1 for all others. One row may be
   preferred to several.
-- `desirable` bool `[R]`: the row is good by itself.
+- `desirable` bool `[R]`: whether the row is good by itself.
 
-It returns `(loss [R], counted bool [R])`: the objective is the mean of `loss` over the rows that are counted, which are
-the compared ones for losses of pairs; the loss is zero elsewhere. The margin of a compared row is `x(preferred) -
-x(row)`, where x is the log-probability relative to the reference or another score of a row.
+It returns `(loss [R], counted bool [R])`: the objective is the mean of `loss` over the counted rows, which for losses
+of pairs are the compared ones; the loss is zero elsewhere. The margin of a compared row is `x(preferred) - x(row)`,
+where x is the log-probability relative to the reference or another score of a row.
 
-SPIN (Chen et al., 2024) is `dpo` of demonstrations against own answers.
+SPIN (Chen et al., 2024) is `dpo` with demonstrations preferred to own answers.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def logistic(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
 
 
 def squared_margin(margin: Array, *, coefficient: Array | float = 0.1) -> Array:
-    """Computes `(margin - 1 / (2 coefficient))^2`, any shape: the margin is pulled to a finite value."""
+    """Computes `(margin - 1 / (2 coefficient))^2`, any shape: the margin is drawn to a finite value."""
     return jnp.square(margin - 0.5 / coefficient)
 
 
@@ -50,11 +50,11 @@ def dpo(
     *,
     coefficient: Array | float = 0.1,
 ) -> RowLoss:
-    """Computes DPO's `log(1 + exp(-coefficient margin))`, the margin of log-ratios to the reference.
+    """Computes DPO's `log(1 + exp(-coefficient margin))`, with the margin of log-ratios to the reference.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
-        coefficient: beta, of the KL divergence from the reference that preferences trade against; SPIN's lambda.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
+        coefficient: beta, weight of the KL divergence from the reference; SPIN's lambda.
 
     Returns:
         `(loss, counted)`.
@@ -88,11 +88,11 @@ def ipo(
     *,
     coefficient: Array | float = 0.1,
 ) -> RowLoss:
-    """Computes IPO's `(margin - 1 / (2 coefficient))^2`: no pair is pulled apart without end, however sure it is.
+    """Computes IPO's `(margin - 1 / (2 coefficient))^2`: no pair is driven apart without limit, however certain it is.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
-        coefficient: tau, of the KL divergence from the reference, positive.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
+        coefficient: tau, weight of the KL divergence from the reference, positive.
 
     Returns:
         `(loss, counted)`.
@@ -118,12 +118,12 @@ def rpo(
     coefficient: Array | float = 0.1,
     imitation: Array | float = 1.0,
 ) -> RowLoss:
-    """Computes `dpo + imitation NLL(preferred) / length(preferred)`: the likelihood of what is preferred cannot fall.
+    """Computes `dpo + imitation NLL(preferred) / length(preferred)`: the preferred row's likelihood does not fall.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
-        coefficient: as of `dpo`.
-        imitation: weight of the likelihood.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
+        coefficient: beta, see `dpo`.
+        imitation: weight of the negative log-likelihood.
 
     Returns:
         `(loss, counted)`.
@@ -149,12 +149,12 @@ def simpo(
     coefficient: Array | float = 2.0,
     target_margin: Array | float = 1.0,
 ) -> RowLoss:
-    """Computes SimPO's `log(1 + exp(target_margin - coefficient margin))` of log-probabilities per token.
+    """Computes SimPO's `log(1 + exp(target_margin - coefficient margin))`, with log-probabilities per token.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
         coefficient: beta, scale of the reward (2.0 to 2.5 in the paper).
-        target_margin: gamma, by which the preferred reward shall be ahead (0.3 to 1.6 in the paper).
+        target_margin: gamma, the margin by which the preferred reward should be higher (0.3 to 1.6 in the paper).
 
     Returns:
         `(loss, counted)`.
@@ -177,12 +177,12 @@ def orpo(
     *,
     coefficient: Array | float = 0.1,
 ) -> RowLoss:
-    """Computes ORPO's `-log p(preferred) + coefficient log(1 + exp(-margin))`, the margin of log-odds.
+    """Computes ORPO's `-log p(preferred) + coefficient log(1 + exp(-margin))`, with the margin of log-odds.
 
     `p` is the geometric mean of the probabilities of the tokens of a row, `odds = p / (1 - p)`.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
         coefficient: lambda, weight of the odds.
 
     Returns:
@@ -210,16 +210,16 @@ def kto(
     desirable_weight: Array | float = 1.0,
     undesirable_weight: Array | float = 1.0,
 ) -> RowLoss:
-    """Computes KTO's `weight (1 - sigmoid(+-coefficient (r - z)))`, r the log-ratio of a row; pairs are not needed.
+    """Computes KTO's `weight (1 - sigmoid(+-coefficient (r - z)))`, r the log-ratio of a row, without pairs.
 
-    The sign is + for desirable rows; `z = max(0, mean r)` over the batch, without gradient, is what gains and losses
-    are measured from.
+    The sign is + for desirable rows; gains and losses are measured from `z = max(0, mean r)` over the batch, which has
+    no gradient.
 
     Args:
-        log_prob, reference_log_prob, length, pair, desirable: of the rows, see the module.
-        coefficient: beta, sharpness.
-        desirable_weight: lambda_D.
-        undesirable_weight: lambda_U.
+        log_prob, reference_log_prob, length, pair, desirable: arrays over the rows, see the module.
+        coefficient: beta, sharpness of the sigmoid.
+        desirable_weight: lambda_D, weight of desirable rows.
+        undesirable_weight: lambda_U, weight of other rows.
 
     Returns:
         `(loss, counted)`.
@@ -230,7 +230,7 @@ def kto(
     References:
         Ethayarajh et al. (2024), "KTO: Model Alignment as Prospect Theoretic Optimization", eq. 8.
 
-    Deviation: the KL divergence z is estimated from the rows themselves; the paper takes answers of other prompts.
+    Deviation: the KL divergence z is estimated from the rows themselves; the paper uses answers to other prompts.
     """
     del pair
     counted = length > 0

@@ -1,4 +1,4 @@
-"""PVP (Peng et al., 2023): values of 1 and -1 for what an overseer did and what it stopped."""
+"""PVP (Peng et al., 2023): values of 1 and -1 for the overseer's actions and the actions that it overrode."""
 
 import jax.numpy as jnp
 
@@ -9,19 +9,19 @@ from jaxagents.types import Array
 def proxy_values(view: QTermView, *, bound: float = 1.0, negative: bool = True) -> Array:
     """Computes `I (Q(s, a) - B)^2 + I [a != a_n] (Q(s, a_n) + B)^2` with the action `a_n` of the novice.
 
-    I is 1 in steps in which the overseer acted. What it does is worth B, and what it overrode -B. Temporal differences
-    without rewards, beside it, spread that to where nobody intervened.
+    I is 1 in steps in which the overseer acted. Its action gets the value B, and the overridden one -B. Additional
+    temporal differences without rewards spread these values to steps without an intervention.
 
     Args:
-        view: of the steps; `extras` are `novice_action` (int32 `[L, B]`) and `intervened` (bool `[L, B]`).
+        view: view of the steps; `extras` are `novice_action` (int32 `[L, B]`) and `intervened` (bool `[L, B]`).
         bound: B, positive.
-        negative: False leaves out what was overridden.
+        negative: whether to include the term of overridden actions.
 
     Returns:
         `[L, B]`.
 
     Raises:
-        ValueError: the bound is not positive, or nobody oversaw the steps.
+        ValueError: the bound is not positive, or the steps have no overseer.
 
     References:
         Peng, Mo, Duan, Li and Zhou (2023), "Learning from Active Human Involvement through Proxy Value Propagation",

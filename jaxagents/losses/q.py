@@ -1,4 +1,4 @@
-"""Targets and per-element losses of action values. No gradient flows to the targets.
+"""Targets and element-wise losses of action values. No gradient flows to the targets.
 
 Targets of Q-learning are functions of a `QView`; values are expectations or distributions of returns, see
 `ops.value_distributions`.
@@ -22,13 +22,13 @@ from jaxagents.types import Array, QView
 
 
 def q_target(view: QView) -> Array:
-    """Computes `reward + discount max_a next_values(a)`; of IQN, other fractions choose the action.
+    """Computes `reward + discount max_a next_values(a)`; for IQN, other fractions choose the action.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
 
     Returns:
-        The target: float `[L, B]`; of distributions, see `backup`.
+        The target: float `[L, B]`; for distributions, see `backup`.
 
     References:
         Mnih et al. (2015), algorithm 1; Bellemare, Dabney and Munos (2017), algorithm 1; Dabney et al. (2018), Implicit
@@ -39,13 +39,13 @@ def q_target(view: QView) -> Array:
 
 
 def double_q_target(view: QView) -> Array:
-    """Computes `reward + discount next_values(argmax_a next_selector(a))`, actions compared by their expectations.
+    """Computes `reward + discount next_values(argmax_a next_selector(a))`, with actions compared by expectation.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
 
     Returns:
-        As `q_target`.
+        See `q_target`.
 
     References:
         Van Hasselt, Guez and Silver (2016), equation 4.
@@ -55,11 +55,11 @@ def double_q_target(view: QView) -> Array:
 
 
 def rescaled_q_target(view: QView, *, epsilon: Array | float = 1e-3) -> Array:
-    """Computes `h(reward + discount h^-1(next_values(argmax_a next_selector(a))))`: values are h of returns.
+    """Computes `h(reward + discount h^-1(next_values(argmax_a next_selector(a))))`, if values are h of returns.
 
     Args:
-        view: of the steps; values are expectations.
-        epsilon: of `rescale`.
+        view: view of the steps; values are expectations.
+        epsilon: epsilon of `rescale`.
 
     Returns:
         float `[L, B]`.
@@ -80,16 +80,16 @@ def munchausen_target(
     with the temperature t and `pi = softmax(values / t)` of the target network.
 
     Args:
-        view: of single steps; of several, there would be a bonus for each.
+        view: view of single steps; with several, there would be a bonus for each.
         temperature: t, in units of the value. Paper: 0.03.
         bonus: alpha, in [0, 1). Paper: 0.9.
-        floor: the least that is added, in units of the value. Paper: -1.
+        floor: lower bound of the log-policy term, in units of the value. Paper: -1.
 
     Returns:
-        As `q_target`; not for `CategoricalValues`.
+        See `q_target`; not for `CategoricalValues`.
 
     Raises:
-        ValueError: the values are `CategoricalValues`, whose mixtures are not on their atoms, or of several steps.
+        ValueError: the values are `CategoricalValues`, whose mixtures do not lie on their atoms, or span several steps.
 
     References:
         Vieillard, Pietquin and Geist (2020), Munchausen reinforcement learning, equation 1 and appendix B.
@@ -109,19 +109,19 @@ def munchausen_target(
     is_quantiles = isinstance(view.next_values, QuantileValues)
     values = view.next_values.quantiles if is_quantiles else view.next_values[..., None]
     share = jnp.exp(next_log_policy)[..., None]
-    # `where`, not a product: what is forbidden has a share of zero and a logarithm that is not finite.
+    # `where` instead of a product: forbidden actions have probability zero and an infinite logarithm.
     soft = jnp.where(share > 0.0, share * (values - temperature * next_log_policy[..., None]), 0.0).sum(-2)
     soft = view.next_values.replace(quantiles=soft) if is_quantiles else soft[..., 0]
     return backup(soft, view.reward + bonus * chosen, view.discount)
 
 
 def q_loss(value: Values, target: Array, *, delta: Array | float = 1.0) -> Array:
-    """Computes the loss that fits the kind of the values.
+    """Computes the loss for the kind of values.
 
     Args:
-        value: of the chosen actions.
-        target: of the same kind, see `backup`.
-        delta: of the Huber loss, in units of the value.
+        value: value of the chosen actions.
+        target: target of the same kind, see `backup`.
+        delta: threshold of the Huber loss, in units of the value.
 
     Returns:
         float `[...]`: `categorical_loss`, `quantile_huber_loss` or `huber_loss`.
@@ -162,7 +162,7 @@ def quantile_huber_loss(value: QuantileValues, target: Array, *, delta: Array | 
     Args:
         value: quantiles and fractions `[..., K]`.
         target: quantiles `[..., K']`.
-        delta: of the Huber loss, in units of the value.
+        delta: threshold of the Huber loss, in units of the value.
 
     Returns:
         float `[...]`.
@@ -178,7 +178,7 @@ def quantile_huber_loss(value: QuantileValues, target: Array, *, delta: Array | 
 
 
 def rescale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
-    """Computes `h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x`, which shrinks large values, per element.
+    """Computes `h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x`, which compresses large values, per element.
 
     References:
         Pohlen et al. (2018), Observe and look further, proposition A.2.
@@ -200,7 +200,7 @@ def unscale(value: Array, *, epsilon: Array | float = 1e-3) -> Array:
         [100.000015]
     """
     shifted = jnp.abs(value) + 1.0 + epsilon
-    # `(root - 1) / (2 epsilon)`, of which a small epsilon would leave few digits.
+    # Not `(root - 1) / (2 epsilon)`, which loses digits if epsilon is small.
     ratio = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * epsilon * shifted) + 1.0)
     return jnp.sign(value) * (jnp.square(ratio) - 1.0)
 
@@ -211,8 +211,8 @@ def soft_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: 
     Args:
         reward: float `[...]`, one reward or the sum of several.
         discount: float `[...]`.
-        next_q: float `[2, ...]`, of the target networks at an action of the policy.
-        next_log_prob: float `[...]`, of that action.
+        next_q: float `[2, ...]`, values of the target networks for an action of the policy.
+        next_log_prob: float `[...]`, log-probability of that action.
         temperature: float `[]`, value of one nat of entropy in units of the reward.
 
     Returns:
@@ -254,10 +254,10 @@ def sac_critic_loss(q: Array, target: Array) -> Array:
 
 
 def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
-    """Computes `temperature log_prob - min_i q_i` at a reparameterised action of the policy.
+    """Computes `temperature log_prob - min_i q_i` for a reparameterised action of the policy.
 
     Args:
-        q: float `[2, ...]`; gradient flows through it to the action.
+        q: float `[2, ...]`; gradients flow through it to the action.
         log_prob: float `[...]`.
         temperature: float `[]`; no gradient flows to it.
 
@@ -276,7 +276,7 @@ def sac_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
 
 
 def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
-    """Computes `reward + discount min_i next_q_i`, without entropy; arguments are those of `soft_q_target`.
+    """Computes `reward + discount min_i next_q_i`, without entropy; the arguments are those of `soft_q_target`.
 
     References:
         Fujimoto, van Hoof and Meger (2018), Addressing function approximation error, equation 10.
@@ -286,7 +286,7 @@ def twin_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: 
 
 
 def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob: Array, temperature: Array) -> Array:
-    """Computes `reward + discount next_q_0`, of the first of two critics; arguments are those of `soft_q_target`.
+    """Computes `reward + discount next_q_0`, with the first of two critics; arguments as in `soft_q_target`.
 
     References:
         Lillicrap et al. (2016), Continuous control with deep reinforcement learning, algorithm 1.
@@ -295,12 +295,12 @@ def single_q_target(reward: Array, discount: Array, next_q: Array, next_log_prob
 
 
 def single_critic_loss(q: Array, target: Array) -> Array:
-    """Computes `0.5 (q_0 - target)^2`, of the first of two critics; arguments are those of `sac_critic_loss`."""
+    """Computes `0.5 (q_0 - target)^2` for the first of two critics; the arguments are those of `sac_critic_loss`."""
     return sac_critic_loss(q[:1], target)
 
 
 def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
-    """Computes `-q_0` at the action of the policy; arguments are those of `sac_actor_loss`.
+    """Computes `-q_0` for the action of the policy; the arguments are those of `sac_actor_loss`.
 
     References:
         Silver et al. (2014), Deterministic policy gradient algorithms, equation 9.
@@ -310,7 +310,7 @@ def deterministic_actor_loss(q: Array, log_prob: Array, temperature: Array) -> A
 
 
 def mean_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
-    """Computes `temperature log_prob - mean_i q_i`, of all critics; arguments are those of `sac_actor_loss`.
+    """Computes `temperature log_prob - mean_i q_i` over all critics; the arguments are those of `sac_actor_loss`.
 
     References:
         Chen et al. (2021), Randomized ensembled double Q-learning, algorithm 1, line 13.
@@ -319,12 +319,12 @@ def mean_actor_loss(q: Array, log_prob: Array, temperature: Array) -> Array:
 
 
 def sac_temperature_loss(log_temperature: Array, log_prob: Array, target_entropy: Array | float) -> Array:
-    """Computes `-temperature (log_prob + target_entropy)`, which raises the temperature of a too certain policy.
+    """Computes `-temperature (log_prob + target_entropy)`, which raises the temperature of an overconfident policy.
 
     Args:
         log_temperature: float `[]`.
-        log_prob: float `[...]`, of actions of the policy; no gradient flows to it.
-        target_entropy: in nats.
+        log_prob: float `[...]`, log-probability of actions of the policy; no gradient flows to it.
+        target_entropy: target of the entropy, in nats.
 
     Returns:
         float `[...]`.

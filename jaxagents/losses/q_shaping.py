@@ -1,6 +1,6 @@
-"""Q-shaping (Wu, 2024): terms of the loss of action values, temporal differences and the values of a script.
+"""Q-shaping (Wu, 2024): terms of an action-value loss, such as temporal differences and the values of a script.
 
-Beside temporal differences stand what a data set lacks, values of a heuristic, or the labels of an overseer.
+Besides temporal differences, there are terms for actions missing from the data, a heuristic, and overseer labels.
 """
 
 import jax
@@ -13,13 +13,13 @@ from jaxagents.types import Array, Transition
 
 @struct.dataclass
 class QTermView:
-    """What terms see of L steps of B sequences.
+    """The inputs of loss terms: L steps of B sequences.
 
     Attributes:
-        q: float32 `[L, B, A]`, of the online network.
-        td_loss: float32 `[L, B]`, of the values of the actions against their targets.
-        transition: leaves `[L, B, ...]`; `extras` are those that the collector of a term adds.
-        num_updates: int32 `[L, B]`, updates done, the same everywhere.
+        q: float32 `[L, B, A]`, values of the online network.
+        td_loss: float32 `[L, B]`, loss of the taken actions' values against their targets.
+        transition: leaves `[L, B, ...]`; `extras` are those that the term's collector adds.
+        num_updates: int32 `[L, B]`, number of updates so far, equal everywhere.
     """
 
     q: Array
@@ -32,9 +32,9 @@ def temporal_difference(view: QTermView, *, coefficient: float = 1.0, after: int
     """Computes `coefficient` times the loss of temporal differences.
 
     Args:
-        view: of the steps; where `extras["td_mask"]` is False, nothing is learned from what followed.
-        coefficient: not below 0.
-        after: updates before it counts, in which the other terms initialise the values.
+        view: view of the steps; those with `extras["td_mask"]` False do not count.
+        coefficient: non-negative weight.
+        after: number of updates before it counts, in which the other terms initialise the values.
 
     Returns:
         `[L, B]`.
@@ -46,13 +46,13 @@ def temporal_difference(view: QTermView, *, coefficient: float = 1.0, after: int
 def heuristic_values(view: QTermView, *, coefficient: float = 1.0, until: int) -> Array:
     """Computes `coefficient mean_a (Q(s, a) - Q_h(s, a))^2` in the first updates, and 0 from then on.
 
-    Q-learning goes on alone from there, whose fixed point owes nothing to the heuristic.
+    From then on only Q-learning continues, whose fixed point does not depend on the heuristic.
 
     Args:
-        view: of the steps; `extras["heuristic_values"]` are Q_h, float32 `[L, B, A]`, NaN for actions on which the
-            heuristic has nothing to say.
-        coefficient: not below 0.
-        until: updates in which it counts.
+        view: view of the steps; `extras["heuristic_values"]` are Q_h, float32 `[L, B, A]`, NaN for actions about which
+            the heuristic says nothing.
+        coefficient: non-negative weight.
+        until: number of updates in which it counts.
 
     Returns:
         `[L, B]`.
@@ -68,14 +68,14 @@ def heuristic_values(view: QTermView, *, coefficient: float = 1.0, until: int) -
 
 
 def conservative_term(view: QTermView, *, coefficient: float = 1.0) -> Array:
-    """Computes `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))`, which lowers actions that the data lack.
+    """Computes `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))`, which lowers actions that are not in the data.
 
     Args:
-        view: of the steps.
+        view: view of the steps.
         coefficient: alpha, in units of the value.
 
     Returns:
-        `[L, B]`, not negative.
+        `[L, B]`, non-negative.
 
     References:
         Kumar et al. (2020), Conservative Q-learning for offline reinforcement learning, equation 4.

@@ -1,6 +1,6 @@
-"""Units in which coefficients of regularisers are as strong under any credit, `learner.regularizer_units=advantage`.
+"""Units in which a regulariser is equally strong with any credit, `learner.regularizer_units=advantage`.
 
-A unit is a slot `(magnitude: Mean of |A| over the tokens of this device, *, axis_name) -> factor of all regularisers`.
+A unit is a slot `(magnitude: Mean of |A| over this device's tokens, *, axis_name) -> factor of all regularisers`.
 """
 
 import jax
@@ -12,7 +12,7 @@ from jaxagents.types import Array, Mean, Stateful
 
 @struct.dataclass
 class RunningMagnitude:
-    """Running mean of the magnitude of advantages: `total / weight`, both float32 and zero before the first one."""
+    """Running mean of the advantages' magnitude: `total / weight`, both float32 and zero before the first batch."""
 
     total: Array
     weight: Array
@@ -24,17 +24,17 @@ class RunningMagnitude:
 
 
 def make_of_advantage(decay: float = 0.9) -> Stateful:
-    """Makes the unit of the mean |A| of the tokens, so that one coefficient is as strong under any credit.
+    """Makes the unit of the mean |A| of the tokens, so that one coefficient is equally strong with any credit.
 
-    The unit of an update is a running mean of the mean |A| of its batch and of those before it, without bias at the
-    start: `m <- decay m + (1 - decay) |A|`. A batch whose advantages are all zero, as where all episodes of every group
-    fared alike, leaves it as it is. The unit is to be the scale of the credit, of which such a batch says nothing; with
-    its own |A| as unit, neither the KL divergence to the reference nor an entropy bonus would hold a policy whose
-    groups fare alike, which is where nothing else does. Before the first batch with an advantage, the scale is not
-    known and the unit is zero: nothing moves the policy then, and it cannot have left its reference.
+    The unit of an update is a running mean of the mean |A| of its batch and of earlier ones, without bias at the start:
+    `m <- decay m + (1 - decay) |A|`. A batch whose advantages are all zero, because the episodes of each group have
+    equal returns, leaves it unchanged: the unit should be the scale of the credit, about which such a batch says
+    nothing. If its own |A| were the unit, neither the KL divergence to the reference nor an entropy bonus would
+    restrain the policy in such batches, where nothing else does. Before the first batch with an advantage, the scale is
+    unknown and the unit is zero: nothing moves the policy then, so it cannot have left its reference.
 
     Args:
-        decay: of earlier batches, per update that has advantages, in [0, 1).
+        decay: decay of earlier batches, per update with advantages, in [0, 1).
 
     Returns:
         The slot; its memory is a `RunningMagnitude`.

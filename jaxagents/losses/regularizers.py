@@ -1,9 +1,9 @@
-"""Terms added to the losses of tokens: `(view, *, coefficient) -> [n, t, S]`, see `types.TokenView`.
+"""Terms added to token losses: `(view, *, coefficient) -> [n, t, S]`, see `types.TokenView`.
 
-Terms are zero where `view.mask` is False. A coefficient is in units of the loss per nat, or of the mean |A| of the
-advantages per nat where the learner says so (`regularizer_units`); it is one number, or one per turn of the episode,
-`[K]`, the last of which holds for all further turns. The KL estimators are of `KL(policy || reference)` for tokens
-sampled from the policy; what their gradients point to differs, because sampling itself is not differentiated.
+Terms are zero if `view.mask` is False. A coefficient is in units of the loss per nat, or of the mean |A| per nat if the
+learner says so (`regularizer_units`); it is one number, or one per turn of the episode, `[K]`, where the last holds for
+all further turns. The KL estimators are for `KL(policy || reference)` and tokens sampled from the policy; their
+gradients differ, because sampling itself is not differentiated.
 """
 
 import jax
@@ -14,13 +14,13 @@ from jaxagents.types import Array, TokenView
 
 
 def kl_k2(view: TokenView, *, coefficient: Array | float) -> Array:
-    """Computes `coefficient (log_prob - reference_log_prob)^2 / 2`: biased, never negative.
+    """Computes `coefficient (log_prob - reference_log_prob)^2 / 2`: biased and non-negative.
 
     The gradient, `coefficient (log_prob - reference_log_prob) grad log_prob`, is in expectation that of
     `KL(policy || reference)`.
 
     Args:
-        view: of the tokens; reads `reference_log_prob`.
+        view: view of the tokens; reads `reference_log_prob`.
         coefficient: `[]` or `[K]`.
 
     Returns:
@@ -36,12 +36,12 @@ def kl_k2(view: TokenView, *, coefficient: Array | float) -> Array:
 
 
 def kl_k3(view: TokenView, *, coefficient: Array | float) -> Array:
-    """Computes `coefficient (exp(d) - 1 - d)` with `d = reference_log_prob - log_prob`: unbiased, never negative.
+    """Computes `coefficient (exp(d) - 1 - d)` with `d = reference_log_prob - log_prob`: unbiased and non-negative.
 
     The gradient, `coefficient (1 - exp(d)) grad log_prob`, is in expectation that of `KL(reference || policy)`.
 
     Args:
-        view: of the tokens; reads `reference_log_prob`.
+        view: view of the tokens; reads `reference_log_prob`.
         coefficient: `[]` or `[K]` (GRPO: 0.04).
 
     Returns:
@@ -61,7 +61,7 @@ def entropy_bonus(view: TokenView, *, coefficient: Array | float) -> Array:
     """Computes `-coefficient entropy`.
 
     Args:
-        view: of the tokens; reads `entropy`.
+        view: view of the tokens; reads `entropy`.
         coefficient: `[]` or `[K]`.
 
     Returns:

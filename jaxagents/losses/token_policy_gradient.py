@@ -1,7 +1,8 @@
 """Policy-gradient losses of sampled tokens: `(view, *, ...) -> [n, t, S]`, see `types.TokenView`.
 
-All are to be minimised, weighted by `losses.aggregation`. Gradient flows to `view.log_prob` only; losses are zero where
-`view.mask` is False, whatever the other leaves hold there. `rho = exp(log_prob - behavior_log_prob)`, A the advantage.
+All are to be minimised, weighted by `losses.aggregation`. Gradients flow to `view.log_prob` only; losses are zero if
+`view.mask` is False, whatever the other leaves contain there. `rho = exp(log_prob - behavior_log_prob)`, and A is the
+advantage.
 """
 
 import jax
@@ -10,12 +11,12 @@ import jax.numpy as jnp
 from jaxagents.losses.policy_gradient import MAX_LOG_RATIO, clipped_surrogate, importance_ratio
 from jaxagents.types import Array, TokenView
 
-# Between these a share of right answers is counted (the authors' code of NFT).
+# Bounds to which a share of right answers is clipped (as in the authors' code of NFT).
 NFT_SHARES = 0.02, 0.98
 
 
 def plain(view: TokenView) -> Array:
-    """Computes `-A log_prob`, the policy gradient without correction for old data.
+    """Computes `-A log_prob`, the policy gradient without a correction for old data.
 
     References:
         Williams (1992), "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning".
@@ -27,7 +28,7 @@ def ppo_clip(view: TokenView, *, clip_epsilon: Array | float = 0.2) -> Array:
     """Computes `-min(rho A, clip(rho, 1 - clip_epsilon, 1 + clip_epsilon) A)`.
 
     Args:
-        view: of the tokens.
+        view: view of the tokens.
         clip_epsilon: half width of the trust interval.
 
     Returns:
@@ -47,9 +48,9 @@ def decoupled_clip(
     A higher upper bound lets unlikely tokens gain probability faster and keeps the entropy up.
 
     Args:
-        view: of the tokens.
+        view: view of the tokens.
         clip_epsilon_low: width of the trust interval below 1.
-        clip_epsilon_high: width above 1.
+        clip_epsilon_high: width of the trust interval above 1.
 
     Returns:
         `[n, t, S]`.
@@ -63,12 +64,12 @@ def decoupled_clip(
 
 
 def dual_clip(view: TokenView, *, clip_epsilon: Array | float = 0.2, dual_clip: Array | float = 3.0) -> Array:
-    """Computes the loss of `ppo_clip`, for negative advantages at most `-dual_clip A`.
+    """Computes the loss of `ppo_clip`, limited to `-dual_clip A` for negative advantages.
 
-    Bounds what a token that became much likelier although it was bad can do to one update.
+    This limits how much a bad token that has become much more likely can influence one update.
 
     Args:
-        view: of the tokens.
+        view: view of the tokens.
         clip_epsilon: half width of the trust interval.
         dual_clip: largest ratio that counts against a token, above `1 + clip_epsilon`.
 
@@ -83,17 +84,17 @@ def dual_clip(view: TokenView, *, clip_epsilon: Array | float = 0.2, dual_clip: 
 
 
 def gspo(view: TokenView, *, clip_epsilon_low: Array | float = 3e-4, clip_epsilon_high: Array | float = 4e-4) -> Array:
-    """Computes the clipped loss of one ratio per sequence, the geometric mean of those of its tokens (GSPO-token).
+    """Computes the clipped loss with one ratio per sequence, the geometric mean of its tokens' ratios (GSPO-token).
 
-    A sequence is all that an agent says in an episode, in all of its turns. With the mean s of `log rho` over its
-    tokens and the stop-gradient `sg`, `s_l = exp(sg(s)) pi_l / sg(pi_l)`, and the loss is
-    `-min(s_l A_l, clip(s_l, 1 - clip_epsilon_low, 1 + clip_epsilon_high) A_l)`. With one advantage for all tokens and
-    `losses.aggregation.sequence_mean` its gradient is that of the loss of `exp(s)`.
+    A sequence is everything that an agent says in an episode, in all of its turns. With the mean s of `log rho` over
+    its tokens and the stop-gradient `sg`, `s_l = exp(sg(s)) pi_l / sg(pi_l)`, and the loss is `-min(s_l A_l, clip(s_l,
+    1 - clip_epsilon_low, 1 + clip_epsilon_high) A_l)`. With one advantage for all tokens and
+    `losses.aggregation.sequence_mean`, its gradient is that of the loss with `exp(s)`.
 
     Args:
-        view: of the tokens; reads `sequence_log_ratio`.
+        view: view of the tokens; reads `sequence_log_ratio`.
         clip_epsilon_low: width of the trust interval below 1.
-        clip_epsilon_high: width above 1.
+        clip_epsilon_high: width of the trust interval above 1.
 
     Returns:
         `[n, t, S]`.
@@ -108,12 +109,12 @@ def gspo(view: TokenView, *, clip_epsilon_low: Array | float = 3e-4, clip_epsilo
 def gspo_turn(
     view: TokenView, *, clip_epsilon_low: Array | float = 3e-4, clip_epsilon_high: Array | float = 4e-4
 ) -> Array:
-    """Computes the loss of `gspo` with one ratio per turn in place of one per sequence.
+    """Computes the loss of `gspo` with one ratio per turn instead of one per sequence.
 
     Args:
-        view: of the tokens.
+        view: view of the tokens.
         clip_epsilon_low: width of the trust interval below 1.
-        clip_epsilon_high: width above 1.
+        clip_epsilon_high: width of the trust interval above 1.
 
     Returns:
         `[n, t, S]`.
@@ -131,12 +132,12 @@ def gspo_turn(
 def cispo(view: TokenView, *, clip_epsilon_low: Array | float = 1.0, clip_epsilon_high: Array | float = 4.0) -> Array:
     """Computes `-sg(clip(rho, 1 - clip_epsilon_low, 1 + clip_epsilon_high)) A log_prob` with the stop-gradient `sg`.
 
-    Clips the importance weight and not the update: every token keeps a gradient.
+    It clips the importance weight and not the update: every token keeps a gradient.
 
     Args:
-        view: of the tokens.
-        clip_epsilon_low: width of the interval of weights below 1; 1 does not bound them from below.
-        clip_epsilon_high: width above 1.
+        view: view of the tokens.
+        clip_epsilon_low: width of the interval of weights below 1; with 1, there is no lower bound.
+        clip_epsilon_high: width of the interval of weights above 1.
 
     Returns:
         `[n, t, S]`.
@@ -157,21 +158,22 @@ def nft(
     failure_power: Array | float = 1.0,
     success_power: Array | float = 0.0,
 ) -> Array:
-    """Computes the likelihood loss of right answers, and of wrong ones under the policy that explains them.
+    """Computes the likelihood loss of right answers, and of wrong answers under an implicit policy.
 
-    With r the share of right answers to the question, the acting policy is r times that of its right answers, which
-    the trained one stands for, plus 1 - r times that of its wrong ones. So a token of a right answer has the loss
-    `-w log(rho)` and one of a wrong answer `-negative_weight w log(max((1 - r rho) / (1 - r), floor))`, where the
-    maximum lets gradients pass, and `w = (1 - r)^failure_power r^-success_power`. Questions that all or none answered
-    right count for nothing.
+    With r the share of right answers to the question, the acting policy is a mixture of that of its right answers, with
+    weight r, which the trained policy models, and that of its wrong answers, with weight 1 - r. So a token of a right
+    answer has the loss `-w log(rho)` and a token of a wrong answer has `-negative_weight w log(max((1 - r rho) / (1 -
+    r), floor))`, where the maximum lets gradients pass, and `w = (1 - r)^failure_power r^-success_power`. Questions
+    that all or no episodes answered right do not count.
 
     Args:
-        view: of the tokens; reads `success`, which episodes are right answers, and r from `group_success`. The
-            advantage is not used.
-        floor: positive; below 1 wrong answers push harder once they have become likelier.
-        negative_weight: of wrong answers; 0 learns from right ones alone (rejection fine-tuning, RFT).
-        failure_power: 1 and a `success_power` of 0 are Dr. GRPO on data of the policy itself.
-        success_power: 1/2 and a `failure_power` of 1/2 are GRPO on data of the policy itself; 0 and 0 weigh all alike.
+        view: view of the tokens; reads `success`, which marks right answers, and r from `group_success`. The advantage
+            is not used.
+        floor: positive number; below 1, wrong answers that have become more likely have a larger gradient.
+        negative_weight: weight of wrong answers; with 0, only right ones are learned (rejection fine-tuning, RFT).
+        failure_power: exponent of 1 - r; 1 with a `success_power` of 0 gives Dr. GRPO on data of the policy itself.
+        success_power: exponent of 1 / r; 1/2 with a `failure_power` of 1/2 gives GRPO on data of the policy itself; 0
+            and 0 give equal weights.
 
     Returns:
         `[n, t, S]`.
@@ -179,14 +181,14 @@ def nft(
     References:
         Chen et al. (2025), "Bridging Supervised Learning and Reinforcement Learning in Math Reasoning", section 3.
 
-    Deviation: log-ratios are bounded by 20 from above, in the authors' code by 10. Both never occur.
+    Deviation: log-ratios are bounded by 20 from above, in the authors' code by 10. Neither bound is ever reached.
     """
     share = jax.lax.stop_gradient(jnp.clip(view.group_success, *NFT_SHARES))
     ratio = importance_ratio(_log_ratio(view), 0.0)
     implicit = (1.0 - share * ratio) / (1.0 - share)
     constant = jax.lax.stop_gradient(implicit)
     floored = jnp.maximum(constant, floor)
-    # The value is that of the floored, the gradient passes it.
+    # The value is floored, and the gradient is not.
     log_implicit = jnp.log(floored) + (implicit - constant) / floored
     loss = jnp.where(view.success, -jnp.log(ratio), -negative_weight * log_implicit)
     weight = jnp.power(1.0 - share, failure_power) * jnp.power(share, -success_power)
@@ -197,19 +199,19 @@ def nft(
 def truncated_importance_weight(
     behavior_log_prob: Array, sampling_log_prob: Array, mask: Array, *, cap: Array | float = 2.0
 ) -> Array:
-    """Computes `min(exp(behavior_log_prob - sampling_log_prob), cap)`, by which losses of tokens are multiplied.
+    """Computes `min(exp(behavior_log_prob - sampling_log_prob), cap)`, a factor for token losses.
 
-    Corrects for tokens that were drawn from another distribution than the acting policy's own, as by temperature,
-    truncation or a sampler of lower precision.
+    It corrects for tokens that were drawn from a distribution other than the acting policy's, for example because of
+    temperature, truncation or a sampler of lower precision.
 
     Args:
-        behavior_log_prob: `[B, T, S]`, under the acting policy.
-        sampling_log_prob: `[B, T, S]`, under the distribution that the tokens were drawn from.
+        behavior_log_prob: `[B, T, S]`, log-probabilities under the acting policy.
+        sampling_log_prob: `[B, T, S]`, log-probabilities under the distribution from which the tokens were drawn.
         mask: bool `[B, T, S]`, tokens that count.
         cap: largest weight.
 
     Returns:
-        `[B, T, S]`, zero where the mask is False, without gradient.
+        `[B, T, S]`, zero if the mask is False, without gradient.
 
     References:
         Yao et al. (2025), "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
@@ -220,7 +222,7 @@ def truncated_importance_weight(
 
 
 def _log_ratio(view: TokenView) -> Array:
-    """Computes `log_prob - behavior_log_prob`, 0 where the mask is False."""
+    """Computes `log_prob - behavior_log_prob`, 0 if the mask is False."""
     return jnp.where(view.mask, view.log_prob - jax.lax.stop_gradient(view.behavior_log_prob), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Per-element losses of state values. No gradient flows to the targets."""
+"""Element-wise losses of state values. No gradient flows to the targets."""
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +24,12 @@ def squared_loss(value: Array, target: Array) -> Array:
 def huber_loss(value: Array, target: Array, *, delta: Array | float = 1.0) -> Array:
     """Computes the Huber loss per element.
 
-    `0.5 e^2` where `|e| <= delta`, else `delta (|e| - 0.5 delta)`, with `e = value - target`.
+    `0.5 e^2` if `|e| <= delta`, else `delta (|e| - 0.5 delta)`, with `e = value - target`.
 
     Args:
         value: float `[...]`.
         target: float `[...]`.
-        delta: where the loss turns linear, positive, in units of the value.
+        delta: error from which the loss is linear, positive, in units of the value.
 
     References:
         Huber (1964).
@@ -45,13 +45,13 @@ def huber_loss(value: Array, target: Array, *, delta: Array | float = 1.0) -> Ar
 
 
 def clipped_value_loss(value: Array, old_value: Array, target: Array, *, clip_epsilon: Array | float) -> Array:
-    """Computes the value loss of PPO: the worse of the free and of the clipped prediction.
+    """Computes the value loss of PPO: the larger loss of the free and the clipped prediction.
 
     `0.5 max((value - target)^2, (old_value + clip(value - old_value, -clip_epsilon, clip_epsilon) - target)^2)`.
 
     Args:
         value: float `[...]`.
-        old_value: float `[...]`, predictions when the batch was collected; no gradient flows to them.
+        old_value: float `[...]`, predictions at collection time; no gradient flows to them.
         target: float `[...]`.
         clip_epsilon: largest change that the loss rewards, positive, in units of the value.
 

@@ -1,4 +1,4 @@
-"""V-MPO (Song et al., 2020), on-policy MPO: the loss of the policy, which learns its own prices."""
+"""V-MPO (Song et al., 2020), on-policy MPO: the policy loss, which also learns its temperature and price."""
 
 from functools import partial
 
@@ -12,12 +12,12 @@ from jaxagents.types import Array, Stateful
 
 @struct.dataclass
 class VMPOState:
-    """What V-MPO remembers; its numbers are arrays: others are the same program.
+    """Memory of V-MPO; its numbers are arrays, so that changing them does not require compiling again.
 
     Attributes:
-        log_temperature: float32, of eta, in units of the advantage.
-        log_price: float32, of alpha, of a nat of divergence.
-        rate: float32, by which both move at most in an update.
+        log_temperature: float32, logarithm of eta, which is in units of the advantage.
+        log_price: float32, logarithm of alpha, the price of a nat of divergence.
+        rate: float32, greatest change of both per update.
     """
 
     log_temperature: Array
@@ -33,22 +33,22 @@ def vmpo(
     initial_price: float = 5.0,
     rate: float = 0.1,
 ) -> Stateful:
-    """Makes the loss `-w log_prob + alpha KL` of the better half of a minibatch, for the slot `loss` of PPO.
+    """Makes the loss `-w log_prob + alpha KL` for the better half of a minibatch, for the slot `loss` of PPO.
 
     Weights `w = softmax(A / eta)` are over the half of the n elements with the larger advantages, times n, so that the
     mean over the elements is the sum over that half. The divergence of the policy from the one that acted is estimated
-    per element and counts everywhere. Of the temperature and the price, which minimise
-    `eta (epsilon + log mean exp(A / eta))` and `alpha (epsilon_kl - KL)`, the slope's sign says where they go.
+    per element and counts everywhere. The temperature and the price minimise `eta (epsilon + log mean exp(A / eta))`
+    and `alpha (epsilon_kl - KL)`; they move in the direction of the slope's sign.
 
     Args:
-        epsilon: of the divergence of the weights from equal ones, in nats. Paper: 0.01 to 0.1.
-        epsilon_kl: of the divergence of the policy from the one that acted, in nats. Paper: 0.001 to 0.1.
-        initial_temperature: eta, in units of the advantage. Paper: 1.
-        initial_price: alpha. Paper: 5.
-        rate: of the logarithms of both, at most, after every rollout.
+        epsilon: bound on the divergence of the weights from equal ones, in nats. Paper: 0.01 to 0.1.
+        epsilon_kl: bound on the divergence of the policy from the one that acted, in nats. Paper: 0.001 to 0.1.
+        initial_temperature: initial eta, in units of the advantage. Paper: 1.
+        initial_price: initial alpha. Paper: 5.
+        rate: greatest change of both logarithms after every rollout.
 
     Returns:
-        The slot; it gets raw advantages, `normalize_advantages` is false.
+        The slot; it needs advantages without normalisation (`normalize_advantages` is false).
 
     Raises:
         ValueError: a number is not positive.
@@ -57,9 +57,9 @@ def vmpo(
         Song et al. (2020), V-MPO: on-policy maximum a posteriori policy optimization for discrete and continuous
         control, equations 5 to 8.
 
-    Deviation: the logarithms of temperature and price move by `rate clip(divergence / epsilon - 1, -1, 1)` after every
-        rollout, in place of Adam; the divergence is the k3 estimate of taken actions; the half is that of a minibatch
-        of a device.
+    Deviation: the logarithms of temperature and price change by `rate clip(divergence / epsilon - 1, -1, 1)` after
+        every rollout, instead of Adam; the divergence is the k3 estimate for taken actions; the half is that of a
+        minibatch on one device.
     """
     numbers = {"epsilon": epsilon, "epsilon_kl": epsilon_kl, "initial_temperature": initial_temperature}
     for name, value in (numbers | {"initial_price": initial_price, "rate": rate}).items():
@@ -88,7 +88,7 @@ def better_half(advantage: Array, temperature: Array) -> tuple[Array, Array]:
         temperature: float `[]`.
 
     Returns:
-        The weights `[...]`, with a sum of 1 and no gradient, and their divergence from equal ones, in nats.
+        The weights `[...]`, with sum 1 and no gradient, and their divergence from equal weights, in nats.
     """
     scaled = jax.lax.stop_gradient(advantage / temperature).reshape(-1)
     count = max(scaled.size // 2, 1)

@@ -1,4 +1,4 @@
-"""Per-element losses of models of a world in a latent space of categories (DreamerV3)."""
+"""Element-wise losses of world models with categorical latent variables (DreamerV3)."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ def symlog_loss(predicted: Array, target: Array) -> Array:
     """Computes `sum_d (predicted_d - symlog(target_d))^2 / 2`.
 
     Args:
-        predicted: float `[..., D]`, in `symlog`.
+        predicted: float `[..., D]`, in `symlog` units.
         target: float `[..., D]`.
 
     Returns:
@@ -24,7 +24,7 @@ def symlog_loss(predicted: Array, target: Array) -> Array:
 
 
 def two_hot_loss(logits: Array, target: Array) -> Array:
-    """Computes the cross-entropy of the bins of `logits` `[..., K]` and the two around `target` `[...]`.
+    """Computes the cross-entropy between the bins of `logits` `[..., K]` and the two around `target` `[...]`.
 
     References:
         Hafner et al. (2023), equation 10.
@@ -43,11 +43,11 @@ def balanced_kl(
     """Computes `b_dyn max(f, KL(sg(posterior) | prior)) + b_rep max(f, KL(posterior | sg(prior)))`.
 
     Args:
-        posterior: log-probabilities `[..., G, C]` of G independent variables with what was seen.
-        prior: the same without.
-        free_nats: f, of all G variables together; below, no gradient flows.
-        dynamics_coefficient: `b_dyn`, by which the prior moves towards the posterior.
-        representation_coefficient: `b_rep`, by which the posterior moves towards the prior.
+        posterior: log-probabilities `[..., G, C]` of G independent variables, given the observation.
+        prior: the same without the observation.
+        free_nats: f, for all G variables together; below it, no gradient flows.
+        dynamics_coefficient: `b_dyn`, with which the prior moves towards the posterior.
+        representation_coefficient: `b_rep`, with which the posterior moves towards the prior.
 
     Returns:
         float `[...]`.

@@ -1,4 +1,4 @@
-"""Ops: array mathematics without state: returns, advantages, credit, distributions, masks, statistics."""
+"""Stateless array operations: returns, advantages, credit, distributions, masks, statistics."""
 
 from jaxagents import modules_of
 

@@ -28,7 +28,7 @@ def generalized_advantage(
         next_value: `V(s'_t)` of the true successors, `[T, ...]`.
         terminated: bool `[T, ...]`.
         truncated: bool `[T, ...]`.
-        discount: scalar or `[T, ...]`; a negative one turns the successor's value into that of the opponent to move
+        discount: scalar or `[T, ...]`; if negative, the successor's value is that of the opponent, who moves next
             (zero-sum games with alternating turns).
         trace_decay: scalar, the lambda of the paper, in [0, 1].
 
@@ -70,13 +70,13 @@ def vtrace(
     clip_ratio: Array | float = 1.0,
     clip_advantage_ratio: Array | float | None = 1.0,
 ) -> tuple[Array, Array]:
-    """Computes V-trace: advantages and values of a policy from steps of another one.
+    """Computes V-trace: advantages and values of a policy from steps of another policy.
 
     With `rho_t = min(clip_ratio, ratio_t)` and `c_t = trace_decay min(1, ratio_t)`, the error of a value is
     `e_t = rho_t (r_t + discount_t V(s'_t) - V(s_t)) + discount_t c_t e_{t+1}` within an episode, and its target
     `v_t = V(s_t) + e_t`. The advantage is
     `min(clip_advantage_ratio, ratio_t) (r_t + discount_t ((1 - trace_decay) V(s'_t) + trace_decay v_{t+1}) - V(s_t))`,
-    where `v_{t+1} = V(s'_t)` at the end of an episode that is cut, and of the sequence.
+    where `v_{t+1} = V(s'_t)` at truncations, and at the end of the sequence.
 
     Args:
         reward: `[T, ...]`.
@@ -84,14 +84,16 @@ def vtrace(
         next_value: `V(s'_t)` of the true successors, `[T, ...]`.
         terminated: bool `[T, ...]`.
         truncated: bool `[T, ...]`.
-        ratio: `[T, ...]`, probability of the action under the policy whose values these are over that when it acted.
-        discount: scalar or `[T, ...]`; negative where the opponent values the successor.
+        ratio: `[T, ...]`, probability of the action under the policy to be evaluated, divided by that under the acting
+            policy.
+        discount: scalar or `[T, ...]`; negative if the opponent values the successor.
         trace_decay: scalar in [0, 1]; 1 in the paper.
-        clip_ratio: rho-bar, positive; decides whose values they are.
-        clip_advantage_ratio: of the policy gradient, positive; None for losses that weigh by the ratio themselves.
+        clip_ratio: rho-bar, positive; determines the policy whose values are estimated.
+        clip_advantage_ratio: largest ratio in the policy gradient, positive; None for losses that multiply by the ratio
+            themselves.
 
     Returns:
-        Advantages and targets of the values, each `[T, ...]`, without gradient.
+        Advantages and value targets, each `[T, ...]`, without gradient.
 
     References:
         Espeholt et al. (2018), "IMPALA", equation 1, remark 1 and section 4.2.
@@ -108,7 +110,7 @@ def vtrace(
 
     _, errors = jax.lax.scan(step, jnp.zeros_like(errors[0]), (errors, decay), reverse=True, unroll=16)
     target = value + errors
-    # The correction of the successor's value, of which nothing is known at ends.
+    # The correction of the successor's value, which is unknown at ends.
     following = jnp.concatenate([errors[1:] + value[1:] - next_value[:-1], jnp.zeros_like(errors[:1])])
     successor = next_value + jnp.where(ended, 0.0, trace_decay * following)
     advantage = reward + discount * successor - value
@@ -120,12 +122,12 @@ def vtrace(
 def normalize_advantage(
     advantage: Array, mask: Array | None = None, *, epsilon: float = 1e-8, axis_name: str | None = None
 ) -> Array:
-    """Computes `(A - mean) / (std + epsilon)` over all elements, those of other devices included.
+    """Computes `(A - mean) / (std + epsilon)` over all elements, including those on other devices.
 
     Args:
         advantage: any shape.
-        mask: bool, same shape, True = counts; None counts all. Masked-out elements return 0.
-        epsilon: keeps equal advantages at zero.
+        mask: bool, same shape, True for elements that count; None: all. Masked-out elements become 0.
+        epsilon: small positive number, with which equal advantages become zero.
         axis_name: mapped device axis to reduce over.
 
     Returns:

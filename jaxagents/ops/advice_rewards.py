@@ -8,13 +8,13 @@ from jaxagents.types import Array, Transition
 
 
 def advice_bonus(transition: Transition, *, scale: float) -> Array:
-    """Computes `scale h(s, a)`, what advice says of the action that was taken.
+    """Computes `scale h(s, a)`, the advised value of the action that was taken.
 
-    It changes which policy is best, unless it happens to be a difference of potentials.
+    It changes which policy is optimal, unless it happens to be a potential difference.
 
     Args:
-        transition: with `extras["heuristic_values"]`, h, float32 `[T, B, A]`.
-        scale: in units of the reward.
+        transition: transition with `extras["heuristic_values"]`, h, float32 `[T, B, A]`.
+        scale: scale, in units of the reward.
 
     Returns:
         `[T, B]`.
@@ -26,10 +26,10 @@ def advice_bonus(transition: Transition, *, scale: float) -> Array:
 def potential_difference(transition: Transition, *, potential: Callable[[Array], Array], discount: float) -> Array:
     """Computes `discount potential(s') - potential(s)`, with a potential of 0 where the episode terminated.
 
-    The best policy stays the best one.
+    The optimal policy is unchanged.
 
     Args:
-        transition: of the steps.
+        transition: transition of the steps.
         potential: `(observation [T, B, ...]) -> [T, B]`, in units of the reward.
         discount: gamma of the learner, in [0, 1].
 

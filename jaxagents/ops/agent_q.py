@@ -1,4 +1,4 @@
-"""Agent Q (Putta et al., 2024): pairs of actions from one state, by what became of them in a group."""
+"""Agent Q (Putta et al., 2024): pairs of actions from one state, ranked by their outcomes in a group."""
 
 from functools import partial
 
@@ -18,29 +18,29 @@ _OF_TURNS = (  # Fields of an episode that have an axis of turns.
 
 @within_groups
 def siblings(episode: Episode, *, gap: Array | float = 0.2, visits: Array | int = 1) -> Pairs:
-    """Prefers the action that most often led to success in a state to those that did less often, by more than a gap.
+    """Prefers the action with the highest success rate in a state to actions whose rate is lower by more than a gap.
 
-    `Q(s, a) = mean_{i: a_i = a in s} success_i` over the episodes of a group, which is what a search tree backs up.
-    Turns of a group in the same state are siblings; `a` is preferred to `b` where `Q(s, a) = max Q(s, .)` and
-    `Q(s, a) - Q(s, b) > gap`, of actions that were taken often enough.
+    `Q(s, a) = mean_{i: a_i = a in s} success_i` over the episodes of a group, the value that a search tree backs up.
+    Turns of a group in the same state are siblings; `a` is preferred to `b` if `Q(s, a) = max Q(s, .)` and `Q(s, a) -
+    Q(s, b) > gap`, both taken at least `visits` times.
 
     Args:
-        episode: B episodes of T turns in groups of the same task, of one seat; a turn sees nothing of earlier ones.
-        gap: of the values.
-        visits: least number of times that an action was taken in a state for its value to count. A tree search comes
-            back to what looked good; of episodes that are sampled one may succeed after an action that does nothing.
+        episode: B episodes of T turns in groups of the same task, with one seat; a turn does not see earlier turns.
+        gap: smallest difference of values that makes a pair.
+        visits: least number of times that an action must be taken in a state for its value to count. A tree search
+            returns to promising actions; among sampled episodes, one may succeed after a useless action.
 
     Returns:
-        B T rows of one turn, an action of a state compared once, in its first turn; actions whose value counts and
-        is not behind the best one are desirable.
+        B T rows of one turn; an action is compared once per state, in its first turn. Actions whose value counts and
+        that are not behind the best action are desirable.
 
     Raises:
-        ValueError: it is a game of several seats, or turns see earlier ones.
+        ValueError: the episodes are of a game with several seats, or turns see earlier ones.
 
     References:
         Putta et al. (2024), "Agent Q: Advanced Reasoning and Learning for Autonomous AI Agents", section 4.
 
-    Deviation: no upper confidence bound chooses what is tried, and no critic ranks actions.
+    Deviation: no upper confidence bound chooses which actions to try, and no critic ranks actions.
     """
     require_one_seat(episode, "actions of the same state")
     if episode.layout is not None and episode.layout.context_turns > 1:
@@ -71,7 +71,7 @@ def siblings(episode: Episode, *, gap: Array | float = 0.2, visits: Array | int 
 
 
 def _rows_of_turns(episode: Episode) -> Episode:
-    """Makes an episode of every turn, those of a row one after the other; they are not kept where none took place."""
+    """Makes a separate episode of every turn, with those of a row next to each other; empty turns are not kept."""
     num_rows, num_turns = episode.reward.shape
     keep = jnp.repeat(kept_rows(episode), num_turns) & episode.valid.reshape(-1)
     layout = None if episode.layout is None else episode.layout._replace(num_turns=1)
@@ -83,12 +83,12 @@ def _rows_of_turns(episode: Episode) -> Episode:
 
 
 def _hash(tokens: Array) -> Array:
-    """Computes a number of every row of tokens `[N, S]`, uint32: equal for equal rows, and hardly ever for others."""
+    """Computes a hash of every row of tokens `[N, S]`, uint32: equal rows have equal hashes; collisions are rare."""
     weight = jnp.uint32(2654435761) ** jnp.arange(1, 1 + tokens.shape[1], dtype=jnp.uint32)
     mixed = tokens.astype(jnp.uint32) * weight[None]
     return jnp.sum(mixed ^ (mixed >> 15), axis=1, dtype=jnp.uint32)
 
 
 def _changes(keys: Array) -> Array:
-    """Returns where a column of `[K, N]` differs from the one before, bool `[N]`."""
+    """Returns where a column of `[K, N]` differs from the previous one, bool `[N]`."""
     return jnp.concatenate([jnp.ones(1, bool), jnp.any(keys[:, 1:] != keys[:, :-1], axis=0)])

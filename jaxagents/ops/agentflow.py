@@ -1,4 +1,4 @@
-"""AgentFlow (Li et al., 2025): credit as the released code computes it, which compares turns in place of episodes."""
+"""AgentFlow (Li et al., 2025): credit as in the released code, which compares turns instead of episodes."""
 
 import jax.numpy as jnp
 
@@ -21,26 +21,26 @@ def grpo_over_turns(
 ) -> Credit:
     """Computes `(R_i - mean) / (std + epsilon)` over the turns of the group's episodes, for all turns of episode i.
 
-    A turn is a row of its own with the return of its episode, so that `mean = sum_j T_j R_j / sum_j T_j`, with T_j the
-    turns in which the policy acted, and the deviation is that of a sample of `sum_j T_j`.
+    A turn is a separate row with the return of its episode, so that `mean = sum_j T_j R_j / sum_j T_j`, with T_j the
+    number of turns in which the policy acted, and the standard deviation is that of a sample of `sum_j T_j`.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
-        epsilon: added to the standard deviation, in units of the reward.
+        epsilon: number added to the standard deviation, in units of the reward.
 
     Returns:
         The credit, without targets; zero in groups whose returns are equal.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Li et al. (2025), "In-the-Flow Agentic System Optimization for Effective Planning and Tool Use";
         lupantech/AgentFlow@b940064, agentflow/verl/daemon.py:656-694 and agentflow/verl/trainer.py:208, 273-281.
 
-    Deviation: zero in groups of one turn, of which verl takes the return as it is.
+    Deviation: the credit is zero in groups of one turn, where verl uses the return itself.
     """
     episode = view.episode
     require_one_seat(episode, "a mean over turns")

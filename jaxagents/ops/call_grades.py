@@ -1,8 +1,8 @@
-"""Grades of a call beside the right one: ToolRL (Qian et al., 2025), and TL-Training's errors (Ye et al., 2024).
+"""Grades of a call against the right one: ToolRL (Qian et al., 2025), and TL-Training's errors (Ye et al., 2024).
 
-A call is `Call(verb, args)` of a grammar: its name are the verb and the first field, its parameters the other fields.
-A field of several words holds keys and values in turn, as `person elm day friday`; other fields are values whose keys
-are their places.
+A call is `Call(verb, args)` of a grammar: its name consists of the verb and the first field, its parameters are the
+other fields. A field of several words holds alternating keys and values, such as `person elm day friday`; other fields
+are values whose keys are their positions.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -15,7 +15,7 @@ Detail = Literal["fine", "intermediate", "coarse"]
 
 
 class Call(NamedTuple):
-    """A call of a tool: verb int32 `[]`, and args int32 `[A, W]`, -1 where there is nothing."""
+    """A call of a tool: verb int32 `[]`, and args int32 `[A, W]`, with -1 for empty places."""
 
     verb: Array
     args: Array
@@ -25,12 +25,12 @@ class Match(NamedTuple):
     """How a call matches the right one, float32 `[]`.
 
     Attributes:
-        name: 1 where it is the right one.
-        keys: common keys by all keys of both; 1 where neither has any.
-        values: keys of the right call with the right value.
-        num_keys: of the right call.
-        missing: keys of the right call that are not there.
-        invented: keys that the right call has not.
+        name: 1 if the name is right.
+        keys: common keys divided by all keys of both; 1 if neither has any.
+        values: number of keys of the right call with the right value.
+        num_keys: number of keys of the right call.
+        missing: number of keys of the right call that are missing.
+        invented: number of keys that the right call does not have.
     """
 
     name: Array
@@ -42,7 +42,7 @@ class Match(NamedTuple):
 
     @property
     def exact(self) -> Array:
-        """Returns whether both are the same, bool `[]`."""
+        """Returns whether both calls are the same, bool `[]`."""
         return (self.name > 0) & (self.values == self.num_keys) & (self.invented == 0)
 
 
@@ -51,7 +51,7 @@ def match(predicted: Call, right: Call) -> Match:
     (keys, values), (wanted, wanted_values) = _parameters(predicted), _parameters(right)
     same = (keys[:, None] == wanted[None]) & (wanted >= 0)[None]  # [P, P], predicted by right
     earlier = jnp.tril(keys[:, None] == keys[None], -1)
-    counts = ~jnp.any(earlier, axis=0)  # Of a key that comes twice, the last value counts.
+    counts = ~jnp.any(earlier, axis=0)  # If a key occurs twice, its last value counts.
     right_values = same & (values[:, None] == wanted_values[None]) & counts[:, None]
     distinct = jnp.sum((keys >= 0) & ~jnp.any(earlier, axis=1))
     count, found = jnp.sum(wanted >= 0), jnp.sum(jnp.any(same, axis=0))
@@ -71,17 +71,18 @@ def toolrl(predicted: Call, right: Call, read: Array, *, detail: Detail = "fine"
     """Computes `[read] + 2 scale match / most - scale`, match = name + keys + values, most = 2 + number of keys.
 
     Args:
-        predicted: the call.
-        right: the one that is right.
-        read: bool `[]`, whether it could be read; what could not gets -scale.
-        detail: "fine"; "intermediate" takes 1 for the right name and 1 for the whole call; "coarse" the call alone.
-        scale: greatest and least grade of a call that could be read, but for its form.
+        predicted: predicted call.
+        right: right call.
+        read: bool `[]`, whether the call could be parsed; one that could not gets -scale.
+        detail: "fine"; "intermediate" counts 1 for the right name and 1 for the whole call; "coarse" only the whole
+            call.
+        scale: greatest magnitude of the grade of a parsed call, without the term for its form.
 
     Returns:
         float32 `[]`.
 
     Raises:
-        ValueError: another detail.
+        ValueError: `detail` is unknown.
 
     References:
         Qian et al. (2025), "ToolRL: Reward is All Tool Learning Needs", eq. 4 to 9.
@@ -99,15 +100,15 @@ def toolrl(predicted: Call, right: Call, read: Array, *, detail: Detail = "fine"
 
 
 def errors(predicted: Call, right: Call, read: Array) -> Array:
-    """Returns 1 for the right call, and for others by their worst mistakes.
+    """Returns 1 for the right call, and for others a penalty that depends on their worst mistakes.
 
-    -2 not read, -1.5 another tool, -1.3 invented and missing keys, -0.8 invented ones, -0.5 missing ones, -0.25 wrong
-    values.
+    -2: not parsed; -1.5: wrong tool; -1.3: invented and missing keys; -0.8: invented keys; -0.5: missing keys; -0.25:
+    wrong values.
 
     Args:
-        predicted: the call.
-        right: the one that is right.
-        read: bool `[]`, whether it could be read, and its tool exists.
+        predicted: predicted call.
+        right: right call.
+        read: bool `[]`, whether the call could be parsed and its tool exists.
 
     Returns:
         float32 `[]`.
@@ -116,8 +117,8 @@ def errors(predicted: Call, right: Call, read: Array) -> Array:
         Ye et al. (2024), "TL-Training: A Task-Feature-Based Framework for Training Large Language Models in Tool Use",
         section 4.3.
 
-    Deviation: keys that a tool takes and the right call has not would be redundant (-0.5, with others -1 to -1.8); they
-    count as invented.
+    Deviation: in the paper, keys that the tool accepts but the right call does not have are redundant (-0.5, with
+        others -1 to -1.8); here they count as invented.
     """
     found = match(predicted, right)
     cases = [
@@ -132,7 +133,7 @@ def errors(predicted: Call, right: Call, read: Array) -> Array:
 
 
 def _parameters(call: Call) -> tuple[Array, Array]:
-    """Returns keys and values, int32 `[P]`; keys are -1 where there is none."""
+    """Returns keys and values, int32 `[P]`; keys are -1 in empty places."""
     rows = call.args[1:]
     num_pairs = rows.shape[1] // 2
     if not num_pairs:

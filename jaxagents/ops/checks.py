@@ -1,4 +1,4 @@
-"""Refusals of settings that cannot work."""
+"""Checks that refuse settings that cannot work."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ def require_positive(name: str, value: Any) -> None:
     """Refuses anything but a positive whole number.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: the check fails; the message names the setting.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ValueError(f"`{name}` must be a positive number, got {value!r}.")
@@ -20,10 +20,10 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def check_counts(**counts: int | None) -> None:
-    """Refuses counts below 1; None is not looked at.
+    """Refuses counts below 1; None is accepted.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: the check fails; the message names the setting.
     """
     for name, count in counts.items():
         if count is not None and count < 1:
@@ -31,16 +31,16 @@ def check_counts(**counts: int | None) -> None:
 
 
 def require_between(name: str, value: float | Sequence[float], low: float, high: float = math.inf) -> None:
-    """Refuses a number outside of a range, and a list, as of one number per level, that is empty or has such a number.
+    """Refuses a number outside a range, and a list (such as one number per level) that is empty or has such a number.
 
     Args:
-        name: of the setting.
-        value: of it.
-        low: least number.
-        high: greatest number.
+        name: name of the setting.
+        value: value of the setting.
+        low: lower bound, included.
+        high: upper bound, included.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: the check fails; the message names the setting.
     """
     numbers = list(value) if isinstance(value, Sequence) else [value]
     if not numbers or not all(low <= number <= high for number in numbers):
@@ -49,20 +49,20 @@ def require_between(name: str, value: float | Sequence[float], low: float, high:
 
 
 def require_one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Refuses what is not among some choices.
+    """Refuses a value that is not among some choices.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: the check fails; the message names the setting.
     """
     if value not in choices:
         raise ValueError(f"`{name}` must be {' or '.join(map(repr, choices))}, got {value!r}.")
 
 
 def require_shape(name: str, value: Any, shape: Sequence[int]) -> None:
-    """Refuses what a function of a user returned where it is no array of a shape, which would be broadcast.
+    """Refuses the result of a user's function if it does not have this shape; broadcasting would hide the mistake.
 
     Raises:
-        ValueError: names the function.
+        ValueError: the check fails; the message names the function.
     """
     if getattr(value, "shape", None) != tuple(shape):
         found = f"an array of {value.shape}" if hasattr(value, "shape") else f"a {type(value).__name__}"
@@ -70,15 +70,15 @@ def require_shape(name: str, value: Any, shape: Sequence[int]) -> None:
 
 
 def require_seed(name: str, value: Any, count: int = 1) -> None:
-    """Refuses anything but a whole number that, as those that follow it, fits into 32 bits.
+    """Refuses anything but a whole number that fits into 32 bits together with the `count - 1` numbers after it.
 
     Args:
-        name: of the setting.
-        value: of it.
-        count: runs, whose seeds are `value`, `value + 1` and so on.
+        name: name of the setting.
+        value: value of the setting.
+        count: number of runs, whose seeds are `value`, `value + 1` and so on.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: the check fails; the message names the setting.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**32 - count:
         raise ValueError(f"`{name}` must be a whole number from 0 to {2**32 - count}, got {value!r}.")

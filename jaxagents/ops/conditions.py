@@ -1,4 +1,4 @@
-"""Choices of what to compute that stay choices in a batch: of seeds, of members of a population."""
+"""Conditional computations that remain conditional in a batch, such as one of seeds or members of a population."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,15 +11,15 @@ from jaxagents.types import Array, PyTree
 
 
 def cond(predicate: Array, on_true: Callable[..., PyTree], on_false: Callable[..., PyTree], *operands: Any) -> PyTree:
-    """Computes `on_true(*operands)` or `on_false(*operands)` as `jax.lax.cond`, under `jax.vmap`, too.
+    """Computes `on_true(*operands)` or `on_false(*operands)` like `jax.lax.cond`, but also under `jax.vmap`.
 
-    A batch of predicates turns `jax.lax.cond` into a selection, for which both sides are always computed. Here a batch
-    in which no predicate holds computes `on_false` only; where one holds, both are computed and selected from.
+    With a batch of predicates, `jax.lax.cond` becomes a selection that always computes both sides. Here, a batch in
+    which no predicate holds computes only `on_false`; if one holds, both are computed and selected from.
 
     Args:
         predicate: bool `[]`.
-        on_true: `(*operands) -> result`, the dear side.
-        on_false: likewise, of the same shapes; cheap, as it is compiled twice.
+        on_true: `(*operands) -> result`, the expensive branch.
+        on_false: function with the same shapes; it should be cheap, because it is compiled twice.
         *operands: trees of arrays.
 
     Returns:
@@ -34,22 +34,22 @@ def cond(predicate: Array, on_true: Callable[..., PyTree], on_false: Callable[..
 
 @custom_vmap
 def any_of_batch(predicate: Array) -> Array:
-    """Returns the predicate, and in a batch of them whether any holds: one number, whatever `jax.vmap` maps over."""
+    """Returns the predicate; in a batch, whether any of them holds: one value, whatever `jax.vmap` maps over."""
     return predicate
 
 
 @any_of_batch.def_vmap
 def _reduce(size: int, batched: list[bool], predicate: Array) -> tuple[Array, bool]:
-    del size, batched  # A predicate that is not of the batch does not come here.
+    del size, batched  # A predicate that does not depend on the batch never gets here.
     return any_of_batch(jnp.any(predicate, axis=0)), False
 
 
 @custom_vmap
 def max_of_batch(number: Array) -> Array:
-    """Returns the number, and in a batch of them the greatest: one number, whatever `jax.vmap` maps over.
+    """Returns the number; in a batch, the greatest of them: one value, whatever `jax.vmap` maps over.
 
-    A batch of numbers turns `jax.lax.switch` into a selection, for which all branches are computed. This one keeps it a
-    choice, where a branch does all that those before it do.
+    With a batch of numbers, `jax.lax.switch` becomes a selection that computes all branches. This keeps it conditional,
+    if each branch also does what the branches before it do.
     """
     return number
 

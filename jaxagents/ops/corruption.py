@@ -1,4 +1,4 @@
-"""What a model reads in place of what it learns: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]`."""
+"""Corrupted inputs for training: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]` that a model reads."""
 
 from typing import Literal
 
@@ -19,15 +19,15 @@ def random_tokens(
     where: Literal["sampled", "thoughts"] = "sampled",
     rows: Array | float = 1.0,
 ) -> Array:
-    """Replaces some of the tokens that were sampled by any of the vocabulary: `y~_i ~ U(V)` with probability `rate`.
+    """Replaces sampled tokens by random tokens of the vocabulary: `y~_i ~ U(V)` with probability `rate`.
 
     Args:
-        key: of the draw.
+        key: PRNG key.
         episode: B episodes.
-        axis_name: mapped device axis; what is drawn of a row does not depend on the device.
-        vocab_size: V.
-        rate: probability, of every token.
-        where: thoughts and actions, or thoughts alone. Prompts and observations stay.
+        axis_name: mapped device axis; the random numbers of a row do not depend on the device.
+        vocab_size: V, the size of the vocabulary.
+        rate: probability that a token is replaced.
+        where: "sampled" for thoughts and actions, or "thoughts" alone. Prompts and observations are kept.
         rows: probability that an episode is changed at all.
 
     Returns:

@@ -1,9 +1,9 @@
 """Credit assignment for episodes of text: `(view, *, axis_name, ...) -> Credit`, see `types.EpisodeView`.
 
 `view.policy.value[b, t, s]`, where an estimator uses it, is V of the context that the token was sampled from. No
-gradient flows through credit. Groups lie on one device as a whole; rows that a filter dropped (`keep`) count nowhere.
-In games every seat has returns of its own and is compared with the same seat of other rows; estimators that cannot tell
-seats apart refuse.
+gradient flows through credit. All rows of a group are on the same device; rows that a filter dropped (`keep`) are not
+counted. In games, every seat has separate returns and is compared with the same seat in other rows; estimators that
+cannot distinguish seats refuse games.
 """
 
 import jax
@@ -33,11 +33,12 @@ from jaxagents.types import Array, Episode, EpisodeView
 
 @struct.dataclass
 class Credit:
-    """What every sampled token is worth.
+    """Credit of every sampled token.
 
     Attributes:
-        advantage: float32 `[B, T, S]`, zero where nothing was sampled and in rows that were dropped.
-        target: float32 `[B, T, S]`, of the value head, zero in the same places; None for estimators without values.
+        advantage: float32 `[B, T, S]`, zero for tokens that were not sampled and in rows that were dropped.
+        target: float32 `[B, T, S]`, target of the value head, zero in the same places; None for estimators without
+            values.
     """
 
     advantage: Array
@@ -57,11 +58,11 @@ def reinforce(
     `A_t = sum_{k >= t} discount^(k - t) reward_k - baseline`.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: mapped device axis to take means over.
         discount: per turn, in [0, 1].
-        baseline: what is subtracted; null takes the mean return to go over the turns of the batch, 0 is none.
-        normalize: standardises over the sampled tokens of the batch (REINFORCE++).
+        baseline: subtracted number; null: the mean return to go over the turns of the batch; 0: no baseline.
+        normalize: whether to standardise over the sampled tokens of the batch (REINFORCE++).
 
     Returns:
         The credit, without targets.
@@ -91,15 +92,15 @@ def rloo(
 ) -> Credit:
     """Computes `R_i` minus the mean return of the other episodes of the group, for all tokens of episode i.
 
-    In games, R is that of the seat that the token is of, here and in what follows.
+    In games, R is the return of the seat to which the token belongs; this also holds for the functions below.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
 
     Returns:
-        The credit, without targets; zero in groups of one, which have no others.
+        The credit, without targets; zero in groups of one, which have no other episodes.
 
     References:
         Kool, van Hoof and Welling (2019), "Buy 4 REINFORCE Samples, Get a Baseline for Free!".
@@ -121,10 +122,10 @@ def grpo(
     """Computes `(R_i - mean(R)) / (std(R) + epsilon)` over the group, for all tokens of episode i.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
-        epsilon: added to the standard deviation, in units of the reward.
+        epsilon: number added to the standard deviation, in units of the reward.
 
     Returns:
         The credit, without targets; zero in groups whose returns are equal.
@@ -132,8 +133,8 @@ def grpo(
     References:
         Shao et al. (2024), "DeepSeekMath", section 4.1.2.
 
-    Deviation: the paper has no epsilon and leaves open which standard deviation it means. This is that of the
-        population; TRL and verl take that of the sample, which makes advantages sqrt(1 - 1 / G) times as large.
+    Deviation: the paper has no epsilon and does not say which standard deviation it means. Here, it is that of the
+        population; TRL and verl use that of the sample, which makes advantages sqrt(1 - 1 / G) times as large.
     """
     episode = view.episode
     same = same_group(episode)
@@ -151,7 +152,7 @@ def dr_grpo(
     """Computes `R_i - mean(R)` over the group, for all tokens of episode i.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
 
@@ -173,12 +174,13 @@ def opo(
     axis_name: str | None = None,
     discount: Array | float = 1.0,
 ) -> Credit:
-    """Computes `R_i - sum_j l_j R_j / sum_j l_j` over the group, for all tokens of episode i; l_j sampled tokens of j.
+    """Computes `R_i - sum_j l_j R_j / sum_j l_j` over the group, for all tokens of episode i; l_j is the length of j.
 
-    The baseline of least variance, if the squared gradient of an episode is proportional to its length.
+    Lengths count sampled tokens. This baseline has the least variance, if the squared gradient of an episode is
+    proportional to its length.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1].
 
@@ -186,12 +188,12 @@ def opo(
         The credit, without targets; zero in groups whose returns are equal.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Hao et al. (2025), "On-Policy RL with Optimal Reward Baseline" (OPO), eq. 9.
 
-    Deviation: zero in groups of one, where verl (`compute_opo_outcome_advantage`) takes the return as it is.
+    Deviation: the credit is zero in groups of one, where verl (`compute_opo_outcome_advantage`) uses the return itself.
     """
     episode = view.episode
     require_one_seat(episode, "opo")
@@ -211,27 +213,27 @@ def gae_token(
     normalize: bool = False,
     bootstrap: bool = False,
 ) -> Credit:
-    """Computes generalised advantage estimates over the sampled tokens of an episode, as if nothing lay between them.
+    """Computes generalised advantage estimates over the sampled tokens of an episode, skipping all other tokens.
 
     `delta_l = r_l + discount V_{l'} - V_l`, `A_l = delta_l + discount trace_decay A_{l'}`, where `l'` is the next
-    sampled token, of this turn or a later one. The reward of a turn lands on its last sampled token.
+    sampled token, in this turn or a later one. The reward of a turn goes to its last sampled token.
 
     Args:
-        view: of B episodes of T turns; reads `policy.value`.
+        view: view of B episodes of T turns; reads `policy.value`.
         axis_name: mapped device axis to normalise over.
         discount: per sampled token, in [0, 1].
         trace_decay: lambda per sampled token, in [0, 1].
-        normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
-        bootstrap: whether the value of what follows counts where a limit of turns cut an episode. False: the limit is
-            an end, and whoever runs out of turns earns nothing more. With True, a `discount` of 1 and a reward for
-            reaching the goal, all that is not lost is worth the same, however long it takes.
+        normalize: whether to standardise advantages over the sampled tokens of the batch; targets are not standardised.
+        bootstrap: whether the value after an episode counts if a limit on turns cut it. False: the limit is an end, and
+            an episode that runs out of turns earns nothing more. With True, a `discount` of 1 and a reward for reaching
+            the goal, all states from which the goal is reachable are worth the same, however long it takes.
 
     Returns:
-        The credit; targets are lambda-returns. With `bootstrap` the value after the last token of an episode that was
-        cut is `Episode.bootstrap_value`, and zero without it, as if it had terminated.
+        The credit; targets are lambda-returns. With `bootstrap`, the value after the last token of a truncated episode
+        is `Episode.bootstrap_value`; without it, that value is zero, as if the episode had terminated.
 
     Raises:
-        ValueError: there are no values, or it is a game of several seats.
+        ValueError: there are no values, or the episodes are of a game with several seats.
 
     References:
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
@@ -267,18 +269,18 @@ def gae_turn(
     the first sampled token of turn t and `t'` is the next turn with a sampled token.
 
     Args:
-        view: of B episodes of T turns; reads `policy.value` at the first sampled token of each turn.
+        view: view of B episodes of T turns; reads `policy.value` at the first sampled token of each turn.
         axis_name: mapped device axis to normalise over.
         discount: per turn, in [0, 1].
         trace_decay: lambda per turn, in [0, 1].
-        normalize: standardises advantages over the sampled tokens of the batch; targets stay as they are.
-        bootstrap: as of `gae_token`.
+        normalize: whether to standardise advantages over the sampled tokens of the batch; targets are not standardised.
+        bootstrap: see `gae_token`.
 
     Returns:
-        The credit; the target of every token of a turn is the lambda-return of the turn. Bootstrapped as `gae_token`.
+        The credit; the target of every token of a turn is the turn's lambda-return. Bootstrapping is as in `gae_token`.
 
     Raises:
-        ValueError: there are no values, or it is a game of several seats.
+        ValueError: there are no values, or the episodes are of a game with several seats.
 
     References:
         Schulman et al. (2016), "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
@@ -308,7 +310,7 @@ def _require_value(view: EpisodeView, name: str) -> Array:
 
 
 def _bootstrap_value(episode: Episode, bootstrap: bool) -> Array:
-    """Returns the value `[B]` after the last turn: zero where not truncated and where nobody asks or gave one."""
+    """Returns the value `[B]` after the last turn; zero if not truncated, not requested, or not available."""
     value = episode.bootstrap_value
     if value is None or not bootstrap:
         return jnp.zeros(episode.success.shape, jnp.float32)
@@ -340,21 +342,21 @@ def _skipping_advantage(
 
 
 def _outcome_credit(episode: Episode, advantage: Array) -> Credit:
-    """Hands one advantage per seat of an episode, `[B, P]`, to all its tokens."""
+    """Assigns the advantage of each seat of an episode, `[B, P]`, to all of the seat's tokens."""
     return Credit(advantage=to_tokens(episode, to_tokens_of_turn(of_seat(advantage, episode), episode)))
 
 
 def to_tokens(episode: Episode, per_token: Array, *, normalize: bool = False, axis_name: str | None = None) -> Array:
-    """Cuts credit down to the tokens that count.
+    """Restricts credit to the tokens that count.
 
     Args:
         episode: B episodes.
         per_token: `[B, T, S]`.
-        normalize: standardises over the tokens that count.
+        normalize: whether to standardise over the tokens that count.
         axis_name: mapped device axis to normalise over.
 
     Returns:
-        float32 `[B, T, S]`, zero where nothing was sampled and in rows that were dropped, without gradient.
+        float32 `[B, T, S]`, without gradient; zero for tokens that were not sampled and in rows that were dropped.
     """
     mask = credited_tokens(episode)
     per_token = jnp.where(mask, jax.lax.stop_gradient(per_token), 0.0)

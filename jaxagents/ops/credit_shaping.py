@@ -1,7 +1,7 @@
-"""Changes of advantages after they were estimated: `(view, advantage [B, T, S], *, axis_name, ...) -> [B, T, S]`.
+"""Changes of estimated advantages: `(view, advantage [B, T, S], *, axis_name, ...) -> [B, T, S]`.
 
-They are the slots `learner.credits`, applied one after the other. What they give to tokens that do not count (nothing
-sampled, or a dropped row) is set to zero after them.
+They are used in the slot `learner.credits`, applied one after the other. Afterwards, tokens that do not count (not
+sampled, or in a dropped row) are set to zero.
 """
 
 import jax.numpy as jnp
@@ -13,13 +13,13 @@ from jaxagents.types import Array, EpisodeView
 def controlled(
     view: EpisodeView, advantage: Array, *, axis_name: str | None = None, value: Array | float = 1.0
 ) -> Array:
-    """Gives all tokens of the rows of `view.episode.control` one advantage.
+    """Gives all tokens in the rows of `view.episode.control` the same advantage.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
-        value: of the advantage; 1 is plain REINFORCE of successful rows.
+        value: advantage of these tokens; 1 is plain REINFORCE of successful rows.
 
     Returns:
         The advantages.
@@ -41,10 +41,10 @@ def weighted_parts(
     thought: Array | float = 1.0,
     action: Array | float = 1.0,
 ) -> Array:
-    """Multiplies the advantages of thoughts and of actions by weights of their own; 0 leaves a part out.
+    """Multiplies the advantages of thoughts and of actions by separate weights; 0 leaves a part out.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
         thought: weight of tokens of thoughts.
@@ -57,10 +57,10 @@ def weighted_parts(
 
 
 def without_truncated(view: EpisodeView, advantage: Array, *, axis_name: str | None = None) -> Array:
-    """Sets the advantages of episodes that a limit cut to zero; the others were compared with them.
+    """Sets the advantages of truncated episodes to zero; the other episodes have been compared with them before.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
 
@@ -69,7 +69,7 @@ def without_truncated(view: EpisodeView, advantage: Array, *, axis_name: str | N
 
     References:
         Lu et al. (2025), "Scaling LLM Multi-turn RL with End-to-end Summarization-based Context Management" (SUPO):
-        without it, policies learn to write no summaries.
+        without this, policies learn to write no summaries.
     """
     return jnp.where(jnp.any(view.episode.truncated, axis=1)[:, None, None], 0.0, advantage)
 
@@ -77,16 +77,16 @@ def without_truncated(view: EpisodeView, advantage: Array, *, axis_name: str | N
 def uncertain_turns(
     view: EpisodeView, advantage: Array, *, axis_name: str | None = None, share: Array | float = 0.8
 ) -> Array:
-    """Keeps the advantages of the turns of the largest entropy in every group, and sets those of the others to zero.
+    """Keeps the advantages of the turns with the highest entropy in every group, and sets all others to zero.
 
-    `H_t = mean of the entropies of the tokens of turn t`. Of the n turns of the kept rows of a group,
-    `ceil(share * n)` are kept; of equal entropies those that come first.
+    `H_t` is the mean entropy of the tokens of turn t. Of the n turns in the kept rows of a group, `ceil(share * n)` are
+    kept; the first ones if entropies are equal.
 
     Args:
-        view: of B episodes; reads `policy.entropy`.
+        view: view of B episodes; reads `policy.entropy`.
         advantage: `[B, T, S]`.
         axis_name: not used; groups lie on one device.
-        share: of the turns, in (0, 1].
+        share: share of the turns that are kept, in (0, 1].
 
     Returns:
         The advantages.
@@ -101,7 +101,7 @@ def uncertain_turns(
     entropy = total / jnp.maximum(jnp.sum(sampled, axis=2), 1)
     counted = (acting_turns(episode) & kept_rows(episode)[:, None]).reshape(-1)
     group = jnp.repeat(episode.group, entropy.shape[1])
-    # Turns of a group one after the other, those that count first, by falling entropy.
+    # Turns sorted by group, then those that count first, by decreasing entropy.
     order = jnp.lexsort((-entropy.reshape(-1), ~counted, group))
     ordered = group[order]
     first, beyond = (jnp.searchsorted(ordered, ordered, side=side) for side in ("left", "right"))
@@ -113,22 +113,22 @@ def uncertain_turns(
 
 
 def without_part(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, part: str) -> Array:
-    """Sets the advantages of turns to zero after which the world reports a part, such as that an action was refused.
+    """Sets the advantages of turns to zero for which the world reports some part, such as that an action was refused.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
-        part: entry of `episode.extras`, float `[B, T]`, as of `collector.parts`.
+        part: name of an entry of `episode.extras`, float `[B, T]`, see `collector.parts`.
 
     Returns:
         The advantages.
 
     Raises:
-        ValueError: the episodes have no such part; the message has those that are there.
+        ValueError: the episodes have no such part; the message lists the existing ones.
 
     References:
-        Banerjee et al. (2026), "SEVerA: Verified Synthesis of Self-Evolving Agents" (only draws that are accepted).
+        Banerjee et al. (2026), "SEVerA: Verified Synthesis of Self-Evolving Agents" (only accepted draws).
     """
     extras = view.episode.extras
     if part not in extras:
@@ -138,13 +138,13 @@ def without_part(view: EpisodeView, advantage: Array, *, axis_name: str | None =
 
 
 def only_seat(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, seat: int) -> Array:
-    """Sets the advantages of all seats but one to zero: what is paid teaches this one, and the others stay.
+    """Sets the advantages of all seats but one to zero: rewards train this seat only, and the others do not change.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
-        seat: that learns.
+        seat: seat that learns.
 
     Returns:
         The advantages.

@@ -1,4 +1,4 @@
-"""How well predicted boxes fit the true ones, and whether confidence agrees."""
+"""How well predicted boxes match the true ones, and how well confidences match the accuracy."""
 
 import jax.numpy as jnp
 
@@ -6,14 +6,14 @@ from jaxagents.types import Array
 
 
 def box_iou(one: Array, other: Array) -> Array:
-    """Computes the share of the union of two boxes that is in both.
+    """Computes the intersection of two boxes divided by their union.
 
     Args:
         one: float32 `[..., 4]`, left, top, right and bottom.
         other: float32 `[..., 4]`.
 
     Returns:
-        float32 `[...]`, 0 where they do not overlap.
+        float32 `[...]`, 0 if they do not overlap.
     """
     sides = jnp.minimum(one[..., 2:], other[..., 2:]) - jnp.maximum(one[..., :2], other[..., :2])
     shared = jnp.prod(jnp.maximum(sides, 0.0), axis=-1)
@@ -24,19 +24,20 @@ def box_iou(one: Array, other: Array) -> Array:
 def detection_rewards(
     box: Array, confidence: Array, predicted: Array, truth: Array, there: Array, *, threshold: float = 0.5
 ) -> tuple[Array, Array]:
-    """Pays boxes for their overlap with what is there, and their confidences for having been right.
+    """Rewards boxes for their overlap with the true ones, and their confidences for being right.
 
-    Boxes take, in the order of their confidence, what they overlap most of what is left; u_i is that overlap where it
-    is above the threshold, else 0. `R_iou = sum_i u_i / max(predicted boxes, boxes there)` and `R_confidence = mean_i
-    (c_i if u_i > 0 else 1 - c_i)`, both 0 where nothing is predicted. A box that is predicted twice counts once.
+    In the order of their confidence, boxes take the remaining true box that they overlap most; u_i is that overlap if
+    it is above the threshold, else 0. `R_iou = sum_i u_i / max(number of predicted, number of true boxes)` and
+    `R_confidence = mean_i (c_i if u_i > 0 else 1 - c_i)`, both 0 if nothing is predicted. Duplicate predictions count
+    once.
 
     Args:
         box: float32 `[M, 4]`, left, top, right and bottom.
         confidence: float32 `[M]`, from 0 to 1.
-        predicted: bool `[M]`, others are padding.
-        truth: float32 `[G, 4]`.
-        there: bool `[G]`, others are padding.
-        threshold: of the overlap.
+        predicted: bool `[M]`, False for padding.
+        truth: float32 `[G, 4]`, true boxes.
+        there: bool `[G]`, False for padding.
+        threshold: least overlap that counts.
 
     Returns:
         Both rewards, float32 `[]`.

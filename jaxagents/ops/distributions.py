@@ -77,7 +77,7 @@ def sample_action(distribution: "TanhNormal", key: Array) -> Array:
 
 
 def greedy_action(distribution: "TanhNormal", key: Array) -> Array:
-    """Returns the unsquashed mode `[..., D]`, whatever the key."""
+    """Returns the unsquashed mode `[..., D]`, independently of the key."""
     del key
     return distribution.mode()
 
@@ -85,13 +85,13 @@ def greedy_action(distribution: "TanhNormal", key: Array) -> Array:
 def smoothed_action(
     distribution: "TanhNormal", key: Array, *, scale: Array | float = 0.2, bound: Array | float = 0.5
 ) -> Array:
-    """Draws `clip(tanh(mode) + clip(scale * e, -bound, bound), -1, 1)` before its squashing, e standard normal.
+    """Draws `clip(tanh(mode) + clip(scale * e, -bound, bound), -1, 1)`, unsquashed, with e standard normal.
 
     Args:
-        distribution: of one or several steps.
+        distribution: distribution for one or several steps.
         key: PRNG key.
-        scale: of the noise, in units of half the range of an action. TD3: 0.2.
-        bound: of the noise, in the same units. TD3: 0.5.
+        scale: scale of the noise, in units of half the range of an action. TD3: 0.2.
+        bound: bound of the noise, in the same units. TD3: 0.5.
 
     Returns:
         float `[..., D]`.
@@ -126,7 +126,7 @@ def require_vector(name: str, space: Discrete | Box, hint: str = "", purpose: st
 
 
 def squash(unsquashed: Array, *, low: float, high: float) -> Array:
-    """Computes `middle + half_range * tanh(unsquashed)` of the interval `[low, high]`, elementwise.
+    """Computes `middle + half_range * tanh(unsquashed)` for the interval `[low, high]`, elementwise.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -137,13 +137,13 @@ def squash(unsquashed: Array, *, low: float, high: float) -> Array:
 
 
 def unsquash(action: Array, *, low: float, high: float, margin: float = 1e-3) -> Array:
-    """Computes the inverse of `squash`, elementwise, of actions that are first moved inside of the interval.
+    """Computes the inverse of `squash`, elementwise, after moving actions inside the interval.
 
     Args:
         action: in `[low, high]`.
-        low: of the interval.
-        high: of the interval.
-        margin: distance from the bounds that is kept, in units of half the interval: `tanh` never reaches them.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        margin: distance that is kept from the bounds, in units of half the interval: `tanh` never reaches them.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -160,8 +160,8 @@ class Mixture:
 
     Attributes:
         main: any distribution `[...]` of this module.
-        other: one over the same actions.
-        share: float32 `[...]`, in [0, 1], of `other`.
+        other: distribution over the same actions.
+        share: float32 `[...]`, probability of `other`, in [0, 1].
     """
 
     main: "Categorical | TanhNormal"
@@ -169,13 +169,13 @@ class Mixture:
     share: Array
 
     def noise(self, key: Array) -> tuple[Array, Array, Array]:
-        """Draws the noise of both, and uniform numbers that choose between them."""
+        """Draws the noise of both distributions, and the uniform numbers that choose between them."""
         main_key, other_key, choice_key = jax.random.split(key, 3)
         chosen = jax.random.uniform(choice_key, self.share.shape)
         return self.main.noise(main_key), self.other.noise(other_key), chosen
 
     def transform(self, noise: tuple[Array, Array, Array]) -> Array:
-        """Returns the action that `noise` stands for."""
+        """Returns the action that corresponds to `noise`."""
         main, other, chosen = noise
         return where_rows(chosen < self.share, self.other.transform(other), self.main.transform(main))
 
@@ -189,14 +189,14 @@ class Mixture:
 class TanhNormal:
     """A diagonal Gaussian squashed into a box: `a = middle + half_range * tanh(x)`, `x ~ N(loc, scale^2)`.
 
-    Actions are the `x`, from before the squashing, which `environments.squashing` does at the border of the
-    environment; probabilities are those of `a`. A float32 tanh is 1 above 9, so that `x` is not to be had from `a`.
+    Actions are the unsquashed `x`; `environments.squashing` squashes them before they reach the environment.
+    Probabilities are those of `a`. A float32 tanh is 1 above 9, so `x` cannot be recovered from `a`.
 
     Attributes:
         loc: float32 `[..., D]`.
         scale: float32 `[..., D]`, positive.
         low: lower bound of every action dimension.
-        high: upper bound.
+        high: upper bound of every action dimension.
 
     References:
         Haarnoja et al. (2018), "Soft Actor-Critic", appendix C.
@@ -208,7 +208,7 @@ class TanhNormal:
     high: float = struct.field(pytree_node=False, default=1.0)
 
     def mask(self, action_mask: Array | None) -> "TanhNormal":
-        """Returns itself: continuous actions are never masked.
+        """Returns the distribution itself: continuous actions are never masked.
 
         Raises:
             ValueError: a mask is given.
@@ -222,7 +222,7 @@ class TanhNormal:
         return jax.random.normal(key, self.loc.shape, self.loc.dtype)
 
     def transform(self, noise: Array) -> Array:
-        """Returns the unsquashed action `[..., D]` that standard normal `noise` stands for (differentiable)."""
+        """Returns the unsquashed action `[..., D]` that corresponds to standard normal `noise` (differentiable)."""
         return self.loc + self.scale * noise
 
     def sample(self, key: Array) -> Array:
@@ -238,13 +238,13 @@ class TanhNormal:
     def entropy(self) -> Array:
         """Returns the differential entropy in nats, `[...]`: `H(x) + E[log |da/dx|]`, by 16-point quadrature.
 
-        Off by less than 2e-5 per dimension where `scale <= 1`, by less than 5e-3 at 2 and by about 0.1 at 5.
+        The error is less than 2e-5 per dimension for `scale <= 1`, less than 5e-3 at 2 and about 0.1 at 5.
         """
         trailing = (1,) * self.loc.ndim + (-1,)
         standard = jnp.asarray(_HERMITE_NODES, self.loc.dtype).reshape(trailing)
         weights = jnp.asarray(_HERMITE_WEIGHTS / np.sqrt(2 * np.pi), self.loc.dtype).reshape(trailing)
         nodes = self.loc[..., None] + self.scale[..., None] * standard
-        # A sum, because a matrix product loses digits on accelerators.
+        # A sum instead of a matrix product, which loses digits on accelerators.
         log_slope = jnp.sum(self._log_slope(nodes) * weights, axis=-1)
         return jnp.sum(0.5 + 0.5 * _LOG_2PI + jnp.log(self.scale) + log_slope, axis=-1)
 

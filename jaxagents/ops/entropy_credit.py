@@ -14,18 +14,18 @@ def entropy_aware(
     """Computes `A (1 + coefficient (H - mean(H)) / std(H))` over the sampled tokens of the batch.
 
     Args:
-        view: of B episodes; reads `policy.entropy`.
+        view: view of B episodes; reads `policy.entropy`.
         advantage: `[B, T, S]`.
         axis_name: mapped device axis to take means over.
-        coefficient: in units of the advantage per standard deviation.
+        coefficient: change of the relative advantage per standard deviation of the entropy.
 
     Returns:
-        The advantages, without gradient to the entropy.
+        The advantages, without gradient through the entropy.
 
     References:
         Dong et al. (2025), "Agentic Entropy-Balanced Policy Optimization", section 3.2 (0.2).
 
-    Deviation: entropies are those before the update; the authors' code takes them anew in every microbatch.
+    Deviation: entropies are those before the update; the authors' code recomputes them in every microbatch.
     """
     entropy = jax.lax.stop_gradient(view.policy.entropy)
     score = normalize_advantage(jnp.asarray(entropy), credited_tokens(view.episode), axis_name=axis_name)

@@ -9,7 +9,7 @@ from jaxagents.types import Array, Episode, TokenView
 
 
 def kept_rows(episode: Episode) -> Array:
-    """Returns bool `[B]`, False for rows that count nowhere: `keep`, all True without it."""
+    """Returns bool `[B]`, False for rows that are not counted: `keep`, or all True if it is None."""
     return jnp.ones_like(episode.success) if episode.keep is None else episode.keep
 
 
@@ -19,7 +19,7 @@ def credited_tokens(episode: Episode) -> Array:
 
 
 def require_one_seat(episode: Episode, name: str) -> None:
-    """Raises a ValueError that calls `name` unable to tell the seats of a game apart, if it is a game of several."""
+    """Raises a ValueError, which says that `name` cannot distinguish seats, if the game has several seats."""
     if num_seats(episode) > 1:
         raise ValueError(
             f"`environment` must have one seat for {name}, which does not tell seats apart, got {num_seats(episode)} "
@@ -31,28 +31,28 @@ def episode_return(episode: Episode, discount: Array | float = 1.0) -> Array:
     """Computes `sum_t discount^t reward_t` over the turns that took place.
 
     Args:
-        episode: B episodes of T turns, of one seat.
+        episode: B episodes of T turns, with one seat.
         discount: per turn, in [0, 1].
 
     Returns:
         float32 `[B]`.
 
     Raises:
-        ValueError: it is a game of several seats; see `seat_returns`.
+        ValueError: the episodes are of a game with several seats; see `seat_returns`.
     """
     require_one_seat(episode, "a return per episode")
     return seat_returns(episode, discount)[:, 0]
 
 
 def seat_returns(episode: Episode, discount: Array | float = 1.0) -> Array:
-    """Computes `sum_k discount^k reward_k` over the own turns of every seat, k = 0, 1, ....
+    """Computes `sum_k discount^k reward_k` over the seat's own turns, for every seat, k = 0, 1, ....
 
     Args:
         episode: B episodes of T turns.
         discount: per own turn, in [0, 1].
 
     Returns:
-        float32 `[B, P]`, P = 1 in worlds of one seat.
+        float32 `[B, P]`, P = 1 in worlds with one seat.
     """
     own = _own_turns(episode)
     before = (jnp.cumsum(own, axis=1) - own).astype(jnp.float32)
@@ -61,19 +61,19 @@ def seat_returns(episode: Episode, discount: Array | float = 1.0) -> Array:
 
 
 def acting_seats(episode: Episode) -> Array:
-    """Returns bool `[B, P]`, the seats that the policy took; all True in worlds of one seat."""
+    """Returns bool `[B, P]`, the seats that the policy played; all True in worlds with one seat."""
     if num_seats(episode) == 1:
         return jnp.ones((*episode.success.shape, 1), bool)
     return jnp.any(_own_turns(episode) & acting_turns(episode)[:, :, None], axis=1)
 
 
 def of_seat(per_seat: Array, episode: Episode) -> Array:
-    """Hands the entry `[B, P]` of every seat to its turns, `[B, T]`."""
+    """Assigns the entry `[B, P]` of every seat to the seat's turns, `[B, T]`."""
     return jnp.take_along_axis(per_seat, seat_of_turn(episode), axis=1)
 
 
 def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
-    """Computes `sum_{k >= t} discount^(k - t) reward_k` over the turns that took place, in games the own ones.
+    """Computes `sum_{k >= t} discount^(k - t) reward_k` over the turns that took place; in games, over own turns.
 
     Args:
         episode: B episodes of T turns.
@@ -90,7 +90,7 @@ def return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
 
 
 def to_tokens_of_turn(per_turn: Array, episode: Episode) -> Array:
-    """Hands the entry `[B, T]` of every turn to its tokens, `[B, T, S]`."""
+    """Assigns the entry `[B, T]` of every turn to the turn's tokens, `[B, T, S]`."""
     return jnp.broadcast_to(per_turn[:, :, None], episode.tokens.shape)
 
 
@@ -115,14 +115,14 @@ def acting_turns(episode: Episode) -> Array:
 
 
 def reward_of_acting_turns(episode: Episode) -> Array:
-    """Moves the reward of a turn without a sampled token to the latest turn before it that has one.
+    """Moves the reward of a turn without a sampled token to the latest earlier turn that has one.
 
     Args:
         episode: B episodes of T turns.
 
     Returns:
-        float32 `[B, T]`, zero where nothing was sampled. Reward before the first sampled token is left out: nothing
-        that the policy did led to it.
+        float32 `[B, T]`, zero for turns without a sampled token. Rewards before the first sampled token are left out,
+        because nothing that the policy did led to them.
     """
     turns = jnp.arange(episode.reward.shape[1])
     latest = jax.lax.cummax(jnp.where(acting_turns(episode), turns[None], -1), axis=1)
@@ -131,14 +131,14 @@ def reward_of_acting_turns(episode: Episode) -> Array:
 
 
 def same_group(episode: Episode) -> Array:
-    """Returns with whom every seat of every row is compared.
+    """Returns the rows with which every seat of every row is compared.
 
     Args:
         episode: B episodes.
 
     Returns:
-        bool `[B, B, P]`, True where the row of the second axis is kept, is of the group of that of the first, and the
-        policy took the seat in it.
+        bool `[B, B, P]`, True if the row on the second axis is kept, is in the same group as the row on the first axis,
+        and the policy played the seat in it.
     """
     same = (episode.group[:, None] == episode.group[None, :]) & kept_rows(episode)[None, :]
     return same[:, :, None] & acting_seats(episode)[None]
@@ -147,15 +147,15 @@ def same_group(episode: Episode) -> Array:
 def difference_from_group(score: Array, same: Array) -> tuple[Array, Array]:
     """Computes `score_i - mean_j score_j` over the rows j of the group of row i, for every seat.
 
-    The mean of pairwise differences, which is exactly zero where all scores are equal.
+    It is computed as the mean of pairwise differences, which is exactly zero if all scores are equal.
 
     Args:
         score: `[B, P]`.
         same: bool `[B, B, P]`, see `same_group`.
 
     Returns:
-        The difference and the number of rows of the group, both float32 `[B, P]`; the difference is zero where that
-        number is.
+        The difference and the number of rows of the group, both float32 `[B, P]`; the difference is zero if that number
+        is zero.
     """
     count = jnp.sum(same, axis=1, dtype=jnp.float32)
     total = jnp.sum(jnp.where(same, score[:, None] - score[None, :], 0.0), axis=1)
@@ -178,7 +178,7 @@ def group_deviation(difference: Array, same: Array) -> Array:
 
 
 def group_success(episode: Episode) -> Array:
-    """Computes the share of the kept episodes of the group of every row that succeeded, float32 `[B]`."""
+    """Computes the share of successes among the kept episodes of every row's group, float32 `[B]`."""
     same = (episode.group[:, None] == episode.group[None, :]) & kept_rows(episode)[None, :]
     right = jnp.sum(same & episode.success[None, :], axis=1, dtype=jnp.float32)
     return right / jnp.maximum(jnp.sum(same, axis=1, dtype=jnp.float32), 1.0)
@@ -191,14 +191,14 @@ def _own_turns(episode: Episode) -> Array:
 
 
 def sum_of_sequences(view: TokenView, per_token: Array) -> Array:
-    """Sums over the tokens of every sequence that count.
+    """Computes the sum over the tokens of every sequence that count.
 
     Args:
-        view: of rows that hold whole sequences.
+        view: view of rows that hold whole sequences.
         per_token: `[B, T, S]`.
 
     Returns:
-        `[B, T, S]`, the sum of the sequence that the token belongs to.
+        `[B, T, S]`, the sum over the sequence to which the token belongs.
     """
     counted = jnp.where(view.mask, per_token, 0.0)
     if view.num_sequences == 1:

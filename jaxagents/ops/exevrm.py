@@ -1,4 +1,4 @@
-"""ExeVRM (Song et al., 2026): what a judge of screens reads of an episode, and what it need not read twice."""
+"""ExeVRM (Song et al., 2026): which parts of an episode a judge of screens reads, without unchanged tokens."""
 
 import jax.numpy as jnp
 
@@ -7,16 +7,16 @@ from jaxagents.types import Array, Episode, Layout
 
 
 def screens_of(episode: Episode) -> Episode:
-    """Leaves the instruction and the observations of episodes, all of which are seen at the end of the last one.
+    """Keeps only the instruction and the observations of episodes, all of which are visible in the last turn.
 
-    Answers and thoughts are no tokens any more, and no position counts it. One place counts as sampled: the one after
-    the last observation, whose value is what a judge thinks of the episode, see `learners.turn_values`.
+    Answers and thoughts are removed and take up no positions. One place counts as sampled: the one after the last
+    observation, whose value is the judge's opinion of the episode, see `learners.turn_values`.
 
     Args:
-        episode: B episodes of T turns, of one seat.
+        episode: B episodes of T turns, with one seat.
 
     Returns:
-        The episodes, with a layout in which all turns are seen; nothing is left of rows that do not count.
+        The episodes, with a layout in which all turns are visible; rows that do not count become empty.
 
     Raises:
         ValueError: the episodes have no layout.
@@ -47,13 +47,13 @@ def screens_of(episode: Episode) -> Episode:
 
 
 def prune_unchanged(screens: Episode) -> Episode:
-    """Drops the tokens that are those of the same place of the observation before; positions stay.
+    """Drops tokens that equal the token in the same place of the previous observation; positions do not change.
 
-    A token is kept where it differs from the reference of its place, the last one that was kept there, and is the
-    reference then. A place that is empty has none. The marks around an observation are kept.
+    A token is kept if it differs from the reference of its place, which is the last token kept there; it then becomes
+    the reference. An empty place has no reference. The marks around an observation are kept.
 
     Args:
-        screens: of `screens_of`.
+        screens: episodes from `screens_of`.
 
     Returns:
         The episodes with fewer tokens.
@@ -62,11 +62,11 @@ def prune_unchanged(screens: Episode) -> Episode:
         Song et al. (2026), "Video-Based Reward Modeling for Computer-Use Agents", arXiv 2603.10178 (temporal pruning);
         limenlp/ExeVRM@9da3446, src/llamafactory/model/model_utils/ttp.py:169-206.
 
-    Deviation: tokens are equal or not, in place of a cosine above 0.9999. Nothing is dropped within an observation:
-        words have no neighbours of the same look.
+    Deviation: tokens are compared for equality, instead of by a cosine above 0.9999. Nothing is dropped within an
+        observation: words have no neighbours that look the same.
     """
     tokens, there = screens.tokens, screens.token_mask
-    # Where equality decides, the reference is what the observation before has there, whether it was kept or not.
+    # With equality, the reference is the token in the previous observation, whether it was kept or not.
     same = (tokens[:, 1:] == tokens[:, :-1]) & there[:, 1:] & there[:, :-1]
     column = jnp.arange(tokens.shape[2])[None, None]
     same &= (column > 0) & (column < _layout_of(screens).observation - 1)
@@ -74,13 +74,14 @@ def prune_unchanged(screens: Episode) -> Episode:
 
 
 def subsample(screens: Episode) -> Episode:
-    """Keeps every n-th observation up to the last one, for the smallest n that needs no more than `prune_unchanged`.
+    """Keeps every n-th observation, counted back from the last, for the least n with no more tokens than pruning.
 
     Args:
-        screens: of `screens_of`.
+        screens: episodes from `screens_of`.
 
     Returns:
-        The episodes with fewer observations; the last one is always there.
+        The episodes with fewer observations, and at most as many tokens as after `prune_unchanged`; the last
+        observation is always kept.
     """
     valid, num_turns = screens.valid, screens.valid.shape[1]
     budget = jnp.sum(prune_unchanged(screens).token_mask, axis=(1, 2))

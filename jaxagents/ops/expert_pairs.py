@@ -1,4 +1,4 @@
-"""Pairs of an expert's episodes and the policy's failures: what it could not do yet."""
+"""Pairs of an expert's episodes and the policy's failures, to learn what the policy cannot do yet."""
 
 import jax.numpy as jnp
 
@@ -9,14 +9,14 @@ from jaxagents.types import Array, Demonstrated, Episode, Pairs
 
 
 def expert_against_failures(batch: Demonstrated) -> Pairs:
-    """Prefers the expert's episode of a task to those of the policy that failed.
+    """Prefers the expert's episode of a task to the policy's failed episodes of it.
 
     Args:
-        batch: n tasks with G own episodes each.
+        batch: n tasks with G episodes of the policy each.
 
     Returns:
-        `n + n G` rows, the demonstrations first. Own successes have no pair, and are desirable. An expert that failed,
-        too, is preferred to nothing.
+        `n + n G` rows, the demonstrations first. The policy's successes have no pair, and are desirable. If the expert
+        failed as well, its episode is not preferred to anything.
 
     References:
         Song et al. (2024), "Trial and Error: Exploration-Based Trajectory Optimization for LLM Agents" (ETO), section
@@ -24,22 +24,22 @@ def expert_against_failures(batch: Demonstrated) -> Pairs:
     """
     pairs = expert_against_own(batch)
     success = pairs.episode.success
-    better = success[pairs.pair] & ~success  # Where there is no pair the index is that of the last row.
+    better = success[pairs.pair] & ~success  # Rows without a pair have the index of the last row.
     return pairs.replace(pair=jnp.where(better, pairs.pair, -1), desirable=success)
 
 
 @within_groups
 def agreeing_steps(episode: Episode, *, threshold: Array | float = 0.01) -> Pairs:
-    """Prefers successes to failures that went on from the same state, where the scores of their first steps agree.
+    """Prefers successes to failures that continued from the same state, if the scores of their first steps agree.
 
     Args:
-        episode: rows that go on from the same state in groups, see `language.ipr`. Of those that go on from the
-            beginning the outcome alone decides.
-        threshold: by which the score of the preferred step must be higher.
+        episode: rows that continue from the same state in groups, see `language.ipr`. For those that continue from the
+            beginning, only the outcome decides.
+        threshold: difference by which the score of the preferred step must be higher.
 
     Returns:
-        A pair per failure at most: with the success of its group whose step has the highest score, the first of equals,
-        whoever it is of. Successes are desirable.
+        At most one pair per failure: with the success of its group whose step has the highest score, the first of equal
+            ones, regardless of who played it. Successes are desirable.
 
     References:
         Xiong et al. (2024), "Watch Every Step! LLM Agent Learning via Iterative Step-Level Process Refinement" (IPR),

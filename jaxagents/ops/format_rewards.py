@@ -1,4 +1,4 @@
-"""Rewards of the format of actions: `(view, *, axis_name, ...) -> reward [B, T]`."""
+"""Rewards for the format of actions: `(view, *, axis_name, ...) -> reward [B, T]`."""
 
 import jax.numpy as jnp
 
@@ -10,15 +10,15 @@ def mean_format(view: EpisodeView, *, axis_name: str | None = None, coefficient:
     """Adds `coefficient mean_t (1 if the action of turn t was understood and allowed, else -1)` to the last turn.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
-        coefficient: in units of the reward.
+        coefficient: coefficient, in units of the reward.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Gu et al. (2025), "Mobile-R1: Towards Interactive Reinforcement Learning for VLM-Based Mobile Agent via

@@ -1,7 +1,7 @@
-"""GiGPO (Feng et al., 2025): what a turn was worth beside the turns of its group that acted in the same anchor state.
+"""GiGPO (Feng et al., 2025): values of turns relative to turns of their group that acted in the same anchor state.
 
-Turns are sorted by group and fingerprint, so that memory grows with their number and not with its square. Groups lie on
-one device as a whole; turns in which nothing was sampled and rows that were dropped count nowhere.
+Turns are sorted by group and fingerprint, so that memory grows linearly with their number and not quadratically. All
+rows of a group are on the same device; turns without sampled tokens and rows that were dropped are not counted.
 """
 
 from typing import NamedTuple
@@ -27,13 +27,13 @@ from jaxagents.types import Array, Episode, EpisodeView
 
 
 class Anchors(NamedTuple):
-    """Turns sorted into runs of a seat that acted in the same state of the same group; `n = B * T`.
+    """Turns sorted into runs of the same seat, which acted in the same state of the same group; `n = B * T`.
 
     Attributes:
-        order: int32 `[n]`, turns (`row * T + turn`) sorted; those that do not count come last.
-        run: int32 `[n]`, of the sorted turns.
-        start: int32 `[n]`, place of the first turn of the run of every sorted turn.
-        counted: bool `[n]`, of the sorted turns.
+        order: int32 `[n]`, sorted turns (`row * T + turn`); those that do not count come last.
+        run: int32 `[n]`, run of every sorted turn.
+        start: int32 `[n]`, place of the first turn in the run of every sorted turn.
+        counted: bool `[n]`, whether each sorted turn counts.
     """
 
     order: Array
@@ -53,29 +53,30 @@ def gigpo(
     standardize: bool = False,
     epsilon: Array | float = 1e-6,
 ) -> Credit:
-    """Computes the advantage of the episode in its group plus that of the turn among those in the same state.
+    """Computes the advantage of the episode in its group plus that of the turn among turns in the same state.
 
     `A_it = episode_weight (R_i - mean_j R_j) / F + step_weight (G_it - mean_{(j, k) in S} G_jk) / F_S`, where `R` is
     the undiscounted return, `G_it = sum_{k >= t} discount^(k - t) reward_ik`, and S are the turns of the group of row i
-    whose fingerprint is that of turn t. In games, both stand beside the same seat only. `F = 1`, or the standard
+    whose fingerprint is that of turn t. In games, both are compared with the same seat only. `F = 1`, or the standard
     deviation of the same set plus `epsilon`.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used; groups lie on one device.
         discount: per turn, in [0, 1], of the returns of turns.
-        episode_weight: of the advantage of the episode; 0 leaves that of the turns.
-        step_weight: of the advantage of the turn; 0 is `dr_grpo`, or `grpo` if standardised.
-        standardize: divides by standard deviations.
-        epsilon: added to them, in units of the reward.
+        episode_weight: weight of the advantage of the episode; 0 leaves only that of the turns.
+        step_weight: weight of the advantage of the turn; 0 is `dr_grpo`, or `grpo` if standardised.
+        standardize: whether to divide by standard deviations.
+        epsilon: number added to the standard deviations, in units of the reward.
 
     Returns:
-        The credit, without targets, the same for all tokens of a turn. A state that was met once has no step advantage.
+        The credit, without targets, the same for all tokens of a turn. A state that occurs once has no step advantage.
 
     References:
         Feng et al. (2025), "Group-in-Group Policy Optimization for LLM Agent Training", section 4.
 
-    Deviation: means of episodes are over episodes, as in the paper; the authors' code takes them over all turns.
+    Deviation: the mean return of a group is over its episodes, as in the paper; the authors' code takes it over all
+        turns.
     """
     episode = view.episode
     same = same_group(episode)
@@ -120,14 +121,14 @@ def difference_from_anchor(
 
     Args:
         score: float `[B, T]`.
-        anchors: of the same turns.
-        standardize: divides by `epsilon` plus the standard deviation of the population.
-        epsilon: in units of the score.
+        anchors: anchors of the same turns.
+        standardize: whether to divide by `epsilon` plus the population standard deviation.
+        epsilon: number added to the standard deviation, in units of the score.
 
     Returns:
-        float32 `[B, T]`; exactly zero where scores are equal, a state was met once, or a turn does not count.
+        float32 `[B, T]`; exactly zero if scores are equal, a state occurs once, or a turn does not count.
     """
-    # Differences from one of them: the sum of equal ones is exactly zero.
+    # Differences from one of the scores: with equal scores, their sum is exactly zero.
     ordered = jnp.where(anchors.counted, score.reshape(-1)[anchors.order], 0.0)
     shifted = ordered - ordered[anchors.start]
     difference = shifted - _mean_of_run(shifted, anchors)

@@ -1,4 +1,4 @@
-"""Which of several goals to train for next."""
+"""Choices among several goals: which ones to train for next."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from jaxagents.types import Array
 
 
 def lowest_success(key: Array, success: Array, *, count: int = 6) -> Array:
-    """Chooses the goals of lowest success; of equal ones, any.
+    """Chooses the goals with the lowest success; ties are broken at random.
 
     Args:
         key: PRNG key.
         success: float32 `[A]`, share of the episodes that reach each goal.
-        count: K, at most A. Paper of EnvGen: 4 or 6 configurations.
+        count: K, at most A. EnvGen paper: 4 or 6 configurations.
 
     Returns:
         int32 `[K]`, the lowest first.
 
     Raises:
-        ValueError: there are not so many goals.
+        ValueError: there are fewer goals than that.
     """
     _check(success, count)
     shuffled = jax.random.permutation(key, success.shape[0])
@@ -28,7 +28,7 @@ def lowest_success(key: Array, success: Array, *, count: int = 6) -> Array:
 
 
 def any_goals(key: Array, success: Array, *, count: int = 6) -> Array:
-    """Chooses goals at random, all different; takes what `lowest_success` takes.
+    """Chooses different goals at random; has the same arguments as `lowest_success`.
 
     Args:
         key: PRNG key.
@@ -39,14 +39,14 @@ def any_goals(key: Array, success: Array, *, count: int = 6) -> Array:
         int32 `[K]`.
 
     Raises:
-        ValueError: there are not so many goals.
+        ValueError: there are fewer goals than that.
     """
     _check(success, count)
     return jax.random.permutation(key, success.shape[0])[:count].astype(jnp.int32)
 
 
 def known_goals(key: Array, success: Array, *, indices: Sequence[int]) -> Array:
-    """Chooses always the same goals, which somebody knows to be the right ones; takes what `lowest_success` takes.
+    """Always chooses the same goals, which are known to be right; is called like `lowest_success`.
 
     Args:
         key: PRNG key, not used.
@@ -57,7 +57,7 @@ def known_goals(key: Array, success: Array, *, indices: Sequence[int]) -> Array:
         int32 `[K]`.
 
     Raises:
-        ValueError: an index is of no goal, or there are none.
+        ValueError: an index is out of range, or there are no indices.
     """
     if not indices or min(indices) < 0 or max(indices) >= success.shape[0]:
         raise ValueError(f"`indices` must be from 0 to {success.shape[0] - 1}, got {list(indices)}.")

@@ -1,8 +1,8 @@
-"""Which groups of episodes to learn from: `(view, *, axis_name, ...) -> bool [B]`, True = keep.
+"""Choices of groups of episodes to learn from: `(view, *, axis_name, ...) -> bool [B]`, True = keep.
 
-Rows that an earlier filter dropped (`keep`) count for nothing and stay dropped. Groups lie on one device as a whole;
-which of them are kept does not depend on the number of devices that the batch is spread over. In games every seat is
-compared with the same seat of the group's other episodes.
+Rows that an earlier filter dropped (`keep`) are not counted and stay dropped. All rows of a group are on the same
+device; which groups are kept does not depend on the number of devices over which the batch is spread. In games, every
+seat is compared with the same seat of the group's other episodes.
 """
 
 import jax.numpy as jnp
@@ -13,12 +13,12 @@ from jaxagents.types import Array, EpisodeView
 
 
 def informative_groups(view: EpisodeView, *, axis_name: str | None = None, tolerance: Array | float = 1e-6) -> Array:
-    """Keeps groups in which the returns of some seat are not all equal: others have no group-relative advantage.
+    """Keeps groups in which the returns of some seat differ: others have no group-relative advantage.
 
     Args:
-        view: of B episodes.
-        axis_name: not used; a group says itself whether it is informative.
-        tolerance: returns closer than this to each other are equal; rounding errors of sums are below it.
+        view: view of B episodes.
+        axis_name: not used; whether a group is informative depends on its own rows only.
+        tolerance: difference up to which returns count as equal; it exceeds rounding errors of sums.
 
     Returns:
         bool `[B]`.
@@ -26,7 +26,7 @@ def informative_groups(view: EpisodeView, *, axis_name: str | None = None, toler
     References:
         Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 11.
 
-    Deviation: the paper samples until the batch is full of such groups; here the batch gets smaller.
+    Deviation: the paper samples until the batch is full of such groups; here, the batch becomes smaller.
     """
     returns, same = seat_returns(view.episode)[None], same_group(view.episode)
     largest = jnp.max(jnp.where(same, returns, -jnp.inf), axis=1)
@@ -35,13 +35,13 @@ def informative_groups(view: EpisodeView, *, axis_name: str | None = None, toler
 
 
 def top_variance(view: EpisodeView, *, axis_name: str | None = None, fraction: Array | float = 0.25) -> Array:
-    """Keeps the share of groups whose returns have the largest standard deviation, none whose returns are all equal.
+    """Keeps the groups whose returns have the largest standard deviation, and none whose returns are all equal.
 
     Args:
-        view: of B episodes; in games, the deviation is the mean of those of the seats.
-        axis_name: mapped device axis, over whose groups the share is taken.
-        fraction: of the groups, in (0, 1]; their number is rounded down, but at least 1. Ties go to the groups that
-            come first.
+        view: view of B episodes; in games, the deviation is the mean over the seats.
+        axis_name: mapped device axis, over whose groups the fraction is taken.
+        fraction: fraction of the groups that are kept, in (0, 1]; their number is rounded down, but at least 1. The
+            first ones are kept if deviations are equal.
 
     Returns:
         bool `[B]`.
@@ -52,7 +52,7 @@ def top_variance(view: EpisodeView, *, axis_name: str | None = None, fraction: A
     """
     kept, same = kept_rows(view.episode), same_group(view.episode)
     difference, _ = difference_from_group(seat_returns(view.episode), same)
-    # A group is spoken for by its first row.
+    # A group is represented by its first row.
     group, index = jnp.any(same, axis=2), jnp.arange(same.shape[0])
     first = jnp.argmax(group, axis=1)
     deviation = jnp.mean(group_deviation(difference, same), axis=1)[first]

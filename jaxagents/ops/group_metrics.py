@@ -1,4 +1,4 @@
-"""What groups of episodes of one task say together."""
+"""Metrics of groups of episodes of the same task."""
 
 import math
 
@@ -17,16 +17,16 @@ from jaxagents.types import Array, Episode, Mean
 
 
 def group_metrics(episode: Episode) -> dict[str, Mean]:
-    """Computes how much the episodes of a group differ and how often they meet.
+    """Computes how much the episodes of a group differ and how often they reach the same states.
 
     Args:
         episode: B episodes of T turns.
 
     Returns:
-        `group_return_deviation`, the standard deviation of returns within a group, in games of those of every seat (it
-        falls first when a policy collapses), `equal_return_rate`, the share of episodes in whose group it is zero and
-        of which credit by groups learns nothing, and `repeated_state_rate`, the share of turns whose state another turn
-        of the group acted in, too.
+        `group_return_deviation`, the standard deviation of returns within a group, in games for every seat (it falls
+        first when a policy collapses), `equal_return_rate`, the share of episodes in groups where it is zero, from
+        which group-relative credit learns nothing, and `repeated_state_rate`, the share of turns in a state in which
+        another turn of the group acted, too.
 
     References:
         Wang et al. (2025), "RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn Reinforcement Learning"
@@ -48,14 +48,14 @@ def group_metrics(episode: Episode) -> dict[str, Mean]:
 
 
 def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
-    """Computes the probability that one of k samples succeeds, without bias, from c successes of n samples.
+    """Computes an unbiased estimate of the probability that one of k samples succeeds, from c successes of n samples.
 
     `1 - C(n - c, k) / C(n, k)`.
 
     Args:
         num_correct: c, integers `[...]`.
-        num_samples: n.
-        k: from 1 to n.
+        num_samples: n, number of samples.
+        k: number from 1 to n.
 
     Returns:
         float32 `[...]`.
@@ -73,21 +73,21 @@ def pass_at_k(num_correct: Array, *, num_samples: int, k: int) -> Array:
     """
     if not 1 <= k <= num_samples:
         raise ValueError(f"`k` must be from 1 to the {num_samples} samples of a task, got {k}.")
-    # Every number of successes there may be, once.
+    # Every possible number of successes.
     table = [1.0 - math.comb(num_samples - c, k) / math.comb(num_samples, k) for c in range(num_samples + 1)]
     return jnp.asarray(table, jnp.float32)[num_correct]
 
 
 def majority_success(answer: Array, votes: Array, success: Array) -> Array:
-    """Computes whether the most frequent answer of each group is right; of several, the mean over them.
+    """Computes whether the most frequent answer of each group is right; for ties, the mean over the tied answers.
 
     Args:
-        answer: integers `[n, G, A]`, G answers to each of n tasks, the same where all A are.
-        votes: bool `[n, G]`, there is an answer.
-        success: bool or float32 `[n, G]`, it is right.
+        answer: integers `[n, G, A]`, G answers to each of n tasks, equal if all A entries are.
+        votes: bool `[n, G]`, whether there is an answer.
+        success: bool or float32 `[n, G]`, whether it is right.
 
     Returns:
-        float32 `[n]`, zero where nobody votes.
+        float32 `[n]`, zero if there are no votes.
 
     References:
         Wang et al. (2023), "Self-Consistency Improves Chain of Thought Reasoning in Language Models".
@@ -101,10 +101,10 @@ def majority_success(answer: Array, votes: Array, success: Array) -> Array:
 def distinct_successes(history: Array, valid: Array, success: Array) -> Array:
     """Counts the different ways in which the episodes of each group succeed.
 
-    Two episodes went the same way where they lasted as long and acted in the same states, in whatever words.
+    Two episodes went the same way if they have the same length and acted in the same states, in whatever words.
 
     Args:
-        history: integers `[n, G, T]`, fingerprints of the states that G episodes of each of n tasks acted in.
+        history: integers `[n, G, T]`, fingerprints of the states in which G episodes of each of n tasks acted.
         valid: bool `[n, G, T]`, the turns that took place.
         success: bool `[n, G]`.
 

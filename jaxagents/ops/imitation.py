@@ -1,6 +1,6 @@
-"""Which of its own episodes a policy imitates: `(view, *, axis_name, ...) -> bool [B]`, True = imitate.
+"""Choices of the policy's own episodes that it imitates: `(view, *, axis_name, ...) -> bool [B]`, True = imitate.
 
-The filters of groups (`ops.group_filters`) are such choices, too.
+The filters of groups (`ops.group_filters`) can be used here, too.
 """
 
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ def successful(view: EpisodeView, *, axis_name: str | None = None) -> Array:
     """Chooses the episodes that succeeded: rejection sampling.
 
     Args:
-        view: of B episodes.
-        axis_name: not used; an episode says itself whether it succeeded.
+        view: view of B episodes.
+        axis_name: not used; success does not depend on other episodes.
 
     Returns:
         bool `[B]`.
@@ -28,18 +28,18 @@ def successful(view: EpisodeView, *, axis_name: str | None = None) -> Array:
 
 
 def best_of_group(view: EpisodeView, *, axis_name: str | None = None, count: Array | int = 1) -> Array:
-    """Chooses the episodes of the largest returns in every group, whether they succeeded or not.
+    """Chooses the episodes with the largest returns in every group, whether they succeeded or not.
 
     Args:
-        view: of B episodes in groups of the same task.
+        view: view of B episodes in groups of the same task.
         axis_name: not used; groups lie on one device as a whole.
-        count: of a group; of equal returns those that come first.
+        count: number of episodes per group; the first ones if returns are equal.
 
     Returns:
         bool `[B]`.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Dong et al. (2023), "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", algorithm 1.
@@ -52,19 +52,19 @@ def best_of_group(view: EpisodeView, *, axis_name: str | None = None, count: Arr
 
 
 def top_share(view: EpisodeView, *, axis_name: str | None = None, share: Array | float = 0.125) -> Array:
-    """Chooses the share of all episodes of a batch whose returns are the largest, whatever their tasks.
+    """Chooses the share of all episodes in a batch with the largest returns, regardless of their tasks.
 
     Args:
-        view: of B episodes in groups of the same task.
+        view: view of B episodes in groups of the same task.
         axis_name: mapped device axis, over whose episodes the share is taken.
-        share: of the episodes, in (0, 1], rounded down, but at least one of them. Of equal returns the first ones of
-            every group come before the second ones, so that as many tasks as possible are imitated.
+        share: share of the episodes, in (0, 1], rounded down, but at least one of them. If returns are equal, the first
+            ones of every group come before the second ones, so that as many tasks as possible are imitated.
 
     Returns:
         bool `[B]`.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Dong et al. (2023), "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", global ranking;
@@ -85,14 +85,14 @@ def top_share(view: EpisodeView, *, axis_name: str | None = None, share: Array |
 
 
 def turning_points(view: EpisodeView, *, axis_name: str | None = None) -> Array:
-    """Chooses, of episodes that begin ever later, those that succeed where the one before did not.
+    """Chooses, among episodes that begin later and later, those that succeed where the one before failed.
 
     Args:
-        view: of B episodes, those of a group one after the other, see `language.eef`.
+        view: view of B episodes, with those of a group in order, see `language.eef`.
         axis_name: not used; groups lie on one device as a whole.
 
     Returns:
-        bool `[B]`; the first episode of a group is chosen where it succeeds.
+        bool `[B]`; the first episode of a group is chosen if it succeeds.
 
     References:
         Lan et al. (2025), "Exploring Expert Failures Improves LLM Agent Tuning" (EEF), section 3: R_k = 0, R_(k+1) = 1.

@@ -1,4 +1,4 @@
-"""Rewards that make thoughts short without making answers wrong: `(view, *, axis_name, ...) -> reward [B, T]`."""
+"""Rewards that shorten thoughts without making answers wrong: `(view, *, axis_name, ...) -> reward [B, T]`."""
 
 import jax.numpy as jnp
 
@@ -16,25 +16,26 @@ def cosine_length(
     wrong: Array | float = -1.0,
     wrong_long: Array | float = -0.1,
 ) -> Array:
-    """Replaces the rewards of an episode by one that falls with its length where it succeeded, and rises where not.
+    """Replaces an episode's rewards by one that decreases with length for successes, and increases for failures.
 
     With L sampled tokens and `c = (1 + cos(pi min(L / max_tokens, 1))) / 2`, it is `right_long + (right - right_long)
-    c` of a success and `wrong_long + (wrong - wrong_long) c` of a failure, handed out with the last turn.
+    c` for a success and `wrong_long + (wrong - wrong_long) c` for a failure, given in the last turn.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
         max_tokens: length of the longest answer.
-        right: of a success without a token.
-        right_long: of a success of the greatest length.
-        wrong: of a failure without a token.
-        wrong_long: of a failure of the greatest length: who does not know shall think.
+        right: reward for a success without tokens.
+        right_long: reward for a success of the greatest length.
+        wrong: reward for a failure without tokens.
+        wrong_long: reward for a failure of the greatest length; higher than `wrong`, to make hard tasks worth thinking
+            about.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Yeo et al. (2025), "Demystifying Long Chain-of-Thought Reasoning in LLMs", section 4.2.
@@ -49,21 +50,21 @@ def cosine_length(
 
 
 def group_length(view: EpisodeView, *, axis_name: str | None = None, coefficient: Array | float = 1.0) -> Array:
-    """Adds `coefficient lambda` of a success and `coefficient min(0, lambda)` of a failure to the last turn.
+    """Adds `coefficient lambda` for a success and `coefficient min(0, lambda)` for a failure to the last turn's reward.
 
-    `lambda = 0.5 - (L - min L) / (max L - min L)` over the lengths of the group, 0 where all are equal: the shortest
-    answer to a task gets a half, the longest one loses as much, and a short wrong answer gets nothing for it.
+    `lambda = 0.5 - (L - min L) / (max L - min L)` over the lengths in the group, 0 if all are equal: the shortest
+    answer to a task gets 0.5, the longest one -0.5, and a short wrong answer gets no bonus.
 
     Args:
-        view: of B episodes of T turns in groups of the same task.
+        view: view of B episodes of T turns in groups of the same task.
         axis_name: not used; groups lie on one device as a whole.
-        coefficient: not negative, in units of the reward.
+        coefficient: non-negative weight, in units of the reward.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Kimi Team (2025), "Kimi k1.5: Scaling Reinforcement Learning with LLMs", section 2.3.3.

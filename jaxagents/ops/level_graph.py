@@ -1,4 +1,4 @@
-"""A graph of levels that were made from one another: whose turn it is to be a parent, and which are trained on."""
+"""A graph of levels that were made from one another: which become parents, and which are trained on."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,15 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class LevelGraph:
-    """Levels of F whole numbers, in the order in which they were made; C places.
+    """Levels of F whole numbers, in the order in which they were made, with C places.
 
     Attributes:
         fields: int32 `[C, F]`.
-        parent: int32 `[C]`, place of the level from which it was made; -1 where there is none.
-        success: float32 `[C]`, share of the episodes won when it was played last; -1 where none ended.
-        active: bool `[C]`, it is trained on.
-        played: int32 `[C]`, session in which it was played last.
-        size: int32, levels so far.
+        parent: int32 `[C]`, place of the level from which it was made; -1 for none.
+        success: float32 `[C]`, share of won episodes when it was last played; -1 if no episode ended.
+        active: bool `[C]`, whether it is trained on.
+        played: int32 `[C]`, session in which it was last played.
+        size: int32, number of levels so far.
     """
 
     fields: Array
@@ -50,12 +50,12 @@ def init_graph(seeds: Array, capacity: int) -> LevelGraph:
 
 
 def grades(graph: LevelGraph) -> Array:
-    """Computes the quarter that the share of won episodes is in, 0 to 3, int32 `[C]`; -1 where nothing is known."""
+    """Computes the quarter in which the share of won episodes lies, 0 to 3, int32 `[C]`; -1 if unknown."""
     return jnp.where(graph.success < 0.0, -1, jnp.minimum(4.0 * graph.success, 3.0)).astype(jnp.int32)
 
 
 def level_scores(graph: LevelGraph) -> Array:
-    """Computes `p (1 - p)` of the share p of won episodes, float32 `[C]`; 0 where nothing is known."""
+    """Computes `p (1 - p)` for the share p of won episodes, float32 `[C]`; 0 if unknown."""
     share = jnp.maximum(graph.success, 0.0)
     return share * (1.0 - share)
 
@@ -63,40 +63,40 @@ def level_scores(graph: LevelGraph) -> Array:
 def draw_active(
     graph: LevelGraph, key: Array, count: int, session: Array, *, temperature: float = 1.0, staleness: float = 0.3
 ) -> Array:
-    """Draws different active levels, by rank of their scores and by the sessions since they were played.
+    """Draws different active levels, by the rank of their scores and the number of sessions since they were played.
 
     Args:
-        graph: with one active level at least.
+        graph: graph with at least one active level.
         key: PRNG key.
-        count: n.
-        session: int32.
+        count: n, number of levels.
+        session: int32, current session.
         temperature: see `level_weights`. Paper: 1, the default.
         staleness: see `level_weights`. Paper: 0.3, the default.
 
     Returns:
-        int32 `[n]`, places; where fewer are active, the same ones again and again.
+        int32 `[n]`, places; repeated if fewer levels are active.
     """
     score = jnp.where(graph.active, level_scores(graph), -jnp.inf)
     archive = LevelArchive(
         levels=graph.fields, score=score, max_return=score, played=graph.played, count=jnp.asarray(session)
     )
     weights = level_weights(archive, temperature=temperature, staleness=staleness)
-    # Adding Gumbel noise and taking the greatest draws one after the other without replacement.
+    # Adding Gumbel noise and taking the largest draws without replacement, one after the other.
     noisy = jnp.where(graph.active, jnp.log(weights) + jax.random.gumbel(key, weights.shape), -jnp.inf)
-    # A weight of zero is still before levels that are not active.
+    # A weight of zero still ranks before inactive levels.
     order = jnp.lexsort((-noisy, ~graph.active))
     return order[jnp.arange(count) % jnp.sum(graph.active)].astype(jnp.int32)
 
 
 def frontier(graph: LevelGraph, *, max_children: int = 5) -> Array:
-    """Computes which levels the next ones are made from.
+    """Computes the levels from which the next ones are made.
 
-    Those of grade A or B with fewer than `max_children` children, none of which is of grade A, B or C; if there are
-    none, all of grade A.
+    These are the levels of grade A or B with fewer than `max_children` children, none of which is of grade A, B or C;
+    if there are none, all levels of grade A.
 
     Args:
-        graph: of C places.
-        max_children: of one level. Paper: 5.
+        graph: graph of C places.
+        max_children: greatest number of children of one level. Paper: 5.
 
     Returns:
         Bool `[C]`.
@@ -113,16 +113,17 @@ def frontier(graph: LevelGraph, *, max_children: int = 5) -> Array:
 
 
 def choose_parents(graph: LevelGraph, key: Array, count: int, *, strict: bool = True) -> Array:
-    """Chooses levels to make others from.
+    """Chooses levels from which others are made.
 
     Args:
-        graph: of C places.
-        key: PRNG key, of what is equal otherwise.
-        count: k.
-        strict: False takes any level that was played, in place of those of the `frontier` with the highest scores.
+        graph: graph of C places.
+        key: PRNG key that breaks ties.
+        count: k, number of levels.
+        strict: whether to take the levels of the `frontier` with the highest scores; False takes any level that was
+            played.
 
     Returns:
-        int32 `[k]`, places; where there are fewer, the same ones again and again; -1 where there are none.
+        int32 `[k]`, places; repeated if there are fewer; -1 if there are none.
     """
     eligible = frontier(graph) if strict else graph.success >= 0.0
     value = level_scores(graph) if strict else jnp.zeros_like(graph.success)
@@ -134,18 +135,18 @@ def choose_parents(graph: LevelGraph, key: Array, count: int, *, strict: bool = 
 
 
 def add_children(graph: LevelGraph, key: Array, parents: Array, sizes: Sequence[int]) -> tuple[LevelGraph, Array]:
-    """Makes levels by one edit each: a field, drawn uniformly, is one more than the parent's.
+    """Makes levels by one edit each: one field, drawn uniformly, is one more than the parent's.
 
-    A level that was made before is not made again, and none is where the graph is full.
+    A level that exists already is not made again, and none is made if the graph is full.
 
     Args:
-        graph: of C places.
+        graph: graph of C places.
         key: PRNG key.
-        parents: int32 `[k]`, places, -1 for none.
-        sizes: values of each field, F of them.
+        parents: int32 `[k]`, places of the parents, -1 for none.
+        sizes: number of values of each field, F of them.
 
     Returns:
-        The graph, with children that are not active, and their places int32 `[k]`, -1 where none was made.
+        The graph, with inactive children, and their places int32 `[k]`, -1 if none was made.
     """
     places = jnp.arange(graph.success.size)
 
@@ -156,7 +157,7 @@ def add_children(graph: LevelGraph, key: Array, parents: Array, sizes: Sequence[
         valid = jnp.all(edits < jnp.asarray(sizes)[None], axis=-1) & ~jnp.any(same, axis=-1)
         edit = jax.random.categorical(key, jnp.where(valid, 0.0, -jnp.inf))
         made = jnp.any(valid) & (parent >= 0) & (graph.size < places.size)
-        at = jnp.where(made, graph.size, places.size)  # Outside, nothing is written.
+        at = jnp.where(made, graph.size, places.size)  # An index out of range writes nothing.
         graph = graph.replace(
             fields=graph.fields.at[at].set(edits[edit], mode="drop"),
             parent=graph.parent.at[at].set(parent, mode="drop"),
@@ -168,13 +169,13 @@ def add_children(graph: LevelGraph, key: Array, parents: Array, sizes: Sequence[
 
 
 def record(graph: LevelGraph, won: Array, ended: Array, session: Array) -> LevelGraph:
-    """Sets the shares of won episodes of the levels that were played.
+    """Sets the shares of won episodes for the levels that were played.
 
     Args:
-        graph: of C places.
-        won: float32 `[C]`, episodes of the session that were won.
-        ended: float32 `[C]`, episodes of the session; of levels without any, nothing changes.
-        session: int32.
+        graph: graph of C places.
+        won: float32 `[C]`, numbers of episodes of the session that were won.
+        ended: float32 `[C]`, numbers of episodes that ended; levels without any are unchanged.
+        session: int32, current session.
     """
     seen = ended > 0.0
     return graph.replace(
@@ -184,12 +185,12 @@ def record(graph: LevelGraph, won: Array, ended: Array, session: Array) -> Level
 
 
 def activate(graph: LevelGraph, places: Array, *, capacity: int) -> LevelGraph:
-    """Makes new levels active, one after the other: while few are, or in place of the one of the lowest score.
+    """Activates new levels, one after the other: in addition while there is room, else replacing the lowest score.
 
     Args:
-        graph: of C places.
-        places: int32 `[k]`, -1 for none; levels without a finished episode stay as they are.
-        capacity: most active levels. A new one whose score is that of the worst takes its place.
+        graph: graph of C places.
+        places: int32 `[k]`, -1 for none; levels without a finished episode are unchanged.
+        capacity: greatest number of active levels. A new level with the same score as the worst one replaces it.
     """
 
     def enter(graph: LevelGraph, place: Array) -> tuple[LevelGraph, None]:

@@ -1,4 +1,4 @@
-"""Which levels to play again: scores of what was played on them, and an archive that draws by rank and staleness."""
+"""Levels to play again: scores of the episodes on them, and an archive that draws by rank and staleness."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from jaxagents.types import Array, PyTree
 
 @struct.dataclass
 class LevelArchive:
-    """Levels with what was seen on them.
+    """Levels with statistics of the episodes on them.
 
     Attributes:
         levels: leaves `[C, ...]`.
-        score: float32 `[C]`; -inf where there is no level.
-        max_return: float32 `[C]`, the greatest undiscounted return on each.
-        played: int32 `[C]`, the value of `count` when it was drawn last.
-        count: int32, levels drawn, added or rejected so far.
+        score: float32 `[C]`; -inf for empty places.
+        max_return: float32 `[C]`, the greatest undiscounted return on each level.
+        played: int32 `[C]`, the value of `count` when the level was last drawn.
+        count: int32, number of levels drawn, added or rejected so far.
     """
 
     levels: PyTree
@@ -30,13 +30,13 @@ class LevelArchive:
 
 @struct.dataclass
 class LevelView:
-    """What scores see of T steps on B levels, of whole and of cut episodes.
+    """The inputs of scores: T steps on B levels, in complete and truncated episodes.
 
     Attributes:
-        ended: bool `[T, B]`, the episode is over.
+        ended: bool `[T, B]`, whether the episode is over.
         advantage: float32 `[T, B]`.
         value: float32 `[T, B]`.
-        success: float32 `[T, B]`, whether the episode that ended was won; zeros where the world does not say.
+        success: float32 `[T, B]`, whether the episode that ended was won; zeros if the world does not report it.
         max_return: float32 `[B]`, the greatest return on the level so far.
     """
 
@@ -52,11 +52,11 @@ Score = Callable[[LevelView], Array]
 
 
 def init_archive(example: PyTree, capacity: int) -> LevelArchive:
-    """Makes an archive without levels.
+    """Makes an empty archive.
 
     Args:
-        example: one level, or shapes of one.
-        capacity: C.
+        example: one level, or the shapes of one.
+        capacity: C, number of places.
     """
     return LevelArchive(
         levels=jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), example),
@@ -68,15 +68,15 @@ def init_archive(example: PyTree, capacity: int) -> LevelArchive:
 
 
 def level_weights(archive: LevelArchive, *, temperature: float, staleness: float) -> Array:
-    """Computes `(1 - staleness) rank^(-1 / temperature) / sum + staleness age / sum`, zero where there is no level.
+    """Computes `(1 - staleness) rank^(-1 / temperature) / sum + staleness age / sum`, zero for empty places.
 
     Args:
-        archive: of C places.
-        temperature: beta; towards 0, only the best score counts. Paper: 0.1 to 0.3.
+        archive: archive of C places.
+        temperature: beta; as it approaches 0, only the best score counts. Paper: 0.1 to 0.3.
         staleness: rho, in [0, 1]. Paper: 0.1 to 0.5.
 
     Returns:
-        float32 `[C]`, with a sum of 1 where there are levels.
+        float32 `[C]`, with sum 1 if there are levels.
 
     References:
         Jiang, Grefenstette and Rocktäschel (2021), Prioritized level replay, equations 2 to 4.
@@ -93,12 +93,12 @@ def level_weights(archive: LevelArchive, *, temperature: float, staleness: float
 def draw_levels(
     archive: LevelArchive, key: Array, count: int, *, temperature: float, staleness: float
 ) -> tuple[LevelArchive, Array]:
-    """Draws levels by their weights, one after the other, so that none is stale after it was drawn.
+    """Draws levels by their weights, one after the other, so that a drawn level is no longer stale.
 
     Args:
-        archive: with one level at least.
+        archive: archive with at least one level.
         key: PRNG key.
-        count: B.
+        count: B, number of levels.
         temperature: see `level_weights`.
         staleness: see `level_weights`.
 
@@ -125,19 +125,19 @@ def add_levels(
     staleness: float,
     duplicate_check: bool = False,
 ) -> LevelArchive:
-    """Adds levels one after the other: to a free place, or to that of the least weight if its score is lower.
+    """Adds levels one after the other: in a free place, or in that of the least weight if its score is lower.
 
-    Rejected levels count, too: those of the archive grow older by each.
+    Rejected levels count, too: each makes the levels of the archive one step older.
 
     Args:
-        archive: of C places.
+        archive: archive of C places.
         levels: leaves `[B, ...]`.
-        score: float32 `[B]`; those that are not finite are left out.
+        score: float32 `[B]`; levels with scores that are not finite are left out.
         max_return: float32 `[B]`.
         temperature: see `level_weights`.
         staleness: see `level_weights`.
-        duplicate_check: True: a level that is in the archive already gets the new score in its place there, and is
-            played then.
+        duplicate_check: whether a level that is already in the archive only gets the new score in its old place, and
+            counts as just played.
 
     Returns:
         The archive.
@@ -173,7 +173,7 @@ def add_levels(
 
 
 def _same_levels(levels: PyTree, level: PyTree) -> Array:
-    """Returns which of levels `[C, ...]` are this one, bool `[C]`."""
+    """Returns which of the levels `[C, ...]` equal this one, bool `[C]`."""
 
     def same(many: Array, one: Array) -> Array:
         return jnp.all((many == one[None]).reshape(many.shape[0], -1), axis=1)
@@ -182,11 +182,11 @@ def _same_levels(levels: PyTree, level: PyTree) -> Array:
 
 
 def update_levels(archive: LevelArchive, place: Array, score: Array, max_return: Array) -> LevelArchive:
-    """Sets what was seen on levels of the archive; of scores that are not finite, nothing is kept.
+    """Updates scores and greatest returns of levels in the archive; a score that is not finite leaves the old one.
 
     Args:
-        archive: of C places.
-        place: int32 `[B]`; of equal ones the last counts.
+        archive: archive of C places.
+        place: int32 `[B]`; if a place occurs twice, its last score counts.
         score: float32 `[B]`.
         max_return: float32 `[B]`.
     """
@@ -200,7 +200,7 @@ def update_levels(archive: LevelArchive, place: Array, score: Array, max_return:
 
 
 def mean_of_episodes(ended: Array, values: Array) -> Array:
-    """Computes the mean over the episodes that ended of their means over time, -inf where none ended.
+    """Computes the mean, over the episodes that ended, of their means over time; -inf if none ended.
 
     Args:
         ended: bool `[T, B]`.
@@ -243,12 +243,12 @@ def max_monte_carlo(view: LevelView) -> Array:
 
 
 def learnability(view: LevelView) -> Array:
-    """Computes `success_variance` of the episodes."""
+    """Computes the `success_variance` of the episodes."""
     return success_variance(view.ended, view.success)
 
 
 def success_variance(ended: Array, success: Array) -> Array:
-    """Computes `p (1 - p)` of the share p of the episodes that were won, -inf where none ended.
+    """Computes `p (1 - p)` for the share p of won episodes, -inf if none ended.
 
     Args:
         ended: bool `[T, B]`.
@@ -269,18 +269,18 @@ def success_variance(ended: Array, success: Array) -> Array:
 def worth_training(
     agent: Array, control: Array, *, solved: float | Array, gain: float | Array, control_solved: float | Array
 ) -> Array:
-    """Returns on which levels an agent wins less than always, more than a weak player, and the latter not often.
+    """Returns the levels on which an agent does not always win, but does better than a weak player, who rarely wins.
 
     With independent episodes that are won or lost, the three conditions on returns `Pr[R_agent > m] < solved`,
-    `Pr[R_agent > R_control] > gain` and `Pr[R_control > m] < control_solved` are `p < solved`, `p (1 - q) > gain` and
-    `q < control_solved` of the shares p and q of won episodes.
+    `Pr[R_agent > R_control] > gain` and `Pr[R_control > m] < control_solved` become `p < solved`, `p (1 - q) > gain`
+    and `q < control_solved` for the shares p and q of won episodes.
 
     Args:
-        agent: float32 `[B]`, p; NaN where no episode ended, which is not worth it.
-        control: float32 `[B]`, q of the weak player; likewise.
-        solved: share of won episodes from which on a level is solved.
-        gain: chance by which the agent must do better.
-        control_solved: share from which on a level is won without skill.
+        agent: float32 `[B]`, p; NaN if no episode ended, in which case the level is not chosen.
+        control: float32 `[B]`, q of the weak player; NaN as above.
+        solved: share of won episodes from which a level counts as solved.
+        gain: least probability with which the agent must do better.
+        control_solved: share of won episodes from which a level counts as winnable without skill.
 
     Returns:
         bool `[B]`.

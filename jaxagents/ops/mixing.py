@@ -1,4 +1,4 @@
-"""How much own episodes and demonstrations count in one batch: a change of advantages, see `ops.credit_shaping`."""
+"""Weights of own episodes and demonstrations in one batch, as changes of advantages, see `ops.credit_shaping`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,22 +8,23 @@ from jaxagents.types import Array, EpisodeView
 
 
 def mixed(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 0.5) -> Array:
-    """Makes the loss `(1 - weight) L_own + weight L_shown`, where each L is a mean over its own tokens.
+    """Changes the loss to `(1 - weight) L_own + weight L_shown`, where each L is a mean over its own tokens.
 
-    Demonstrated tokens have the advantage 1 in L_shown, whatever came of them. It goes with
-    `losses.aggregation.token_mean`: of N tokens that count, a mean over N_k of them is one over all with `N / N_k`.
+    Demonstrated tokens have the advantage 1 in L_shown, whatever their outcome. It needs
+    `losses.aggregation.token_mean`: with N tokens that count, a factor of `N / N_k` turns a mean over all into a mean
+    over N_k.
 
     Args:
-        view: of B episodes; rows of `control` are demonstrations.
-        advantage: `[B, T, S]`, of own tokens.
+        view: view of B episodes; rows of `control` are demonstrations.
+        advantage: `[B, T, S]`, read for own tokens.
         axis_name: mapped device axis to count tokens over.
-        weight: mu, in [0, 1]; a schedule makes imitation fade.
+        weight: mu, in [0, 1]; a schedule can make imitation fade out.
 
     Returns:
         The advantages.
 
     Raises:
-        ValueError: nothing is marked as demonstrated.
+        ValueError: no rows are marked as demonstrated.
 
     References:
         Zhang et al. (2025), "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised Fine-Tuning and
@@ -43,23 +44,23 @@ def mixed(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, 
 def communicated(
     view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 1.0
 ) -> Array:
-    """Makes the loss `L_own + weight L_said`: L_said is the likelihood of right answers, own ones and a teacher's.
+    """Changes the loss to `L_own + weight L_said`, with L_said the negative log-likelihood of right answers.
 
-    L_own is a mean over the own tokens. L_said is one over the tokens of own successes and of the demonstrations of
-    tasks that an own episode of the batch failed: a teacher answers where the student was wrong, and is silent else.
-    It goes with `losses.aggregation.token_mean` and, at one optimiser step per batch, is exact for own tokens.
+    L_own is a mean over own tokens. L_said is a mean over the tokens of own successes and of a teacher's demonstrations
+    of tasks that an own episode of the batch failed: the teacher answers only where the student was wrong. It needs
+    `losses.aggregation.token_mean` and, at one optimiser step per batch, is exact for own tokens.
 
     Args:
-        view: of B episodes; rows of `control` are demonstrations, of the same tasks as own episodes.
-        advantage: `[B, T, S]`, of own tokens.
-        axis_name: mapped device axis to count tokens over; episodes of a task lie on one device.
-        weight: beta, not negative.
+        view: view of B episodes; rows of `control` are demonstrations, of the same tasks as own episodes.
+        advantage: `[B, T, S]`, read for own tokens.
+        axis_name: mapped device axis to count tokens over; all episodes of a task are on the same device.
+        weight: beta, non-negative.
 
     Returns:
-        The advantages; zero where the teacher is silent.
+        The advantages; zero for demonstrations of tasks that no own episode failed.
 
     Raises:
-        ValueError: nothing is marked as demonstrated.
+        ValueError: no rows are marked as demonstrated.
 
     References:
         Wang et al. (2023), "Adapting LLM Agents Through Communication" (LTC), section 3 (language-modelling loss of
@@ -79,23 +80,23 @@ def communicated(
 
 
 def guided(view: EpisodeView, advantage: Array, *, axis_name: str | None = None, weight: Array | float = 1.0) -> Array:
-    """Makes the loss `L_own + weight L_thought`: L_thought is the likelihood of shown thoughts, and no shown action's.
+    """Changes the loss to `L_own + weight L_thought`, with the negative log-likelihood of shown thoughts, not actions.
 
-    L_own is a mean over the own tokens, L_thought one over the tokens of thoughts in the rows of `control`, such as an
-    expert's thoughts in visited states, see `language.gtr`. It goes with `losses.aggregation.token_mean` and,
-    at one optimiser step per batch, is exact for own tokens.
+    L_own is a mean over own tokens, L_thought a mean over the tokens of thoughts in the rows of `control`, such as an
+    expert's thoughts in visited states, see `language.gtr`. It needs `losses.aggregation.token_mean` and, at one
+    optimiser step per batch, is exact for own tokens.
 
     Args:
-        view: of B episodes; rows of `control` are demonstrations.
-        advantage: `[B, T, S]`, of own tokens.
+        view: view of B episodes; rows of `control` are demonstrations.
+        advantage: `[B, T, S]`, read for own tokens.
         axis_name: mapped device axis to count tokens over.
-        weight: not negative.
+        weight: non-negative weight of L_thought.
 
     Returns:
-        The advantages; zero where actions are shown.
+        The advantages; zero for shown actions.
 
     Raises:
-        ValueError: nothing is marked as demonstrated.
+        ValueError: no rows are marked as demonstrated.
 
     References:
         Wei et al. (2025), "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based VLM Agent Training",

@@ -1,4 +1,4 @@
-"""Mixtures of squashed Gaussians, for actions that may be right in several ways."""
+"""Mixtures of squashed Gaussians, for states in which several different actions may be right."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def _standard_points(num_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         nodes, weights = np.polynomial.hermite_e.hermegauss(16)
         return nodes[:, None].astype(np.float32), (weights / weights.sum()).astype(np.float32)
     half = np.random.default_rng(0).standard_normal((32, num_dimensions))
-    # Mirrored and of variance one, so that every quadratic without mixed terms has its exact mean.
+    # Mirrored and with variance one, so that every quadratic without mixed terms has its exact mean.
     points = np.concatenate([half, -half]) / np.sqrt(np.mean(np.square(half), axis=0))
     return points.astype(np.float32), np.full(64, 1.0 / 64.0, np.float32)
 
@@ -24,14 +24,14 @@ def _standard_points(num_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
 class TanhNormalMixture:
     """The mixture of M squashed Gaussians: `x ~ sum_m w_m N(loc_m, scale_m^2)`, `a = middle + half_range * tanh(x)`.
 
-    Actions are the `x`, as those of `TanhNormal`; probabilities are those of `a`.
+    Actions are the unsquashed `x`, as in `TanhNormal`; probabilities are those of `a`.
 
     Attributes:
-        logits: float32 `[..., M]`, of the weights w; need not be normalised.
+        logits: float32 `[..., M]`, unnormalised logits of the weights w.
         loc: float32 `[..., M, D]`.
         scale: float32 `[..., M, D]`, positive.
         low: lower bound of every action dimension.
-        high: upper bound.
+        high: upper bound of every action dimension.
 
     References:
         Bishop (1994), Mixture density networks; of policies, Haarnoja et al. (2018), first version of Soft
@@ -45,7 +45,7 @@ class TanhNormalMixture:
     high: float = struct.field(pytree_node=False, default=1.0)
 
     def mask(self, action_mask: Array | None) -> "TanhNormalMixture":
-        """Returns itself: continuous actions are never masked.
+        """Returns the distribution itself: continuous actions are never masked.
 
         Raises:
             ValueError: a mask is given.
@@ -54,23 +54,24 @@ class TanhNormalMixture:
         return self
 
     def noise(self, key: Array) -> tuple[Array, Array]:
-        """Draws Gumbel noise `[..., M]`, which chooses, and standard normal noise `[..., D]`."""
+        """Draws Gumbel noise `[..., M]`, which chooses a component, and standard normal noise `[..., D]`."""
         choice_key, normal_key = jax.random.split(key)
         choice = jax.random.gumbel(choice_key, self.logits.shape, self.logits.dtype)
         shape = (*self.loc.shape[:-2], self.loc.shape[-1])
         return choice, jax.random.normal(normal_key, shape, self.loc.dtype)
 
     def transform(self, noise: tuple[Array, Array]) -> Array:
-        """Returns the unsquashed action `[..., D]` that `noise` stands for; no gradient flows to the weights."""
+        """Returns the unsquashed action `[..., D]` that corresponds to `noise`; no gradient flows to the weights."""
         choice, normal = noise
         loc, scale = self._component(jnp.argmax(self.logits + choice, axis=-1))
         return loc + scale * normal
 
     def sample(self, key: Array) -> Array:
-        """Draws unsquashed actions `[..., D]`, differentiable in all parameters, the weights included.
+        """Draws unsquashed actions `[..., D]`, differentiable in all parameters, including the weights.
 
-        Of the conditional distribution functions `F_d(x_d | x_<d)`, the gradient is `-(dF/dx)^-1 dF/dparameters`: how a
-        sample moves while its quantiles stay. Expectations have unbiased gradients, as if summed over the components.
+        For the conditional distribution functions `F_d(x_d | x_<d)`, the gradient is `-(dF/dx)^-1 dF/dparameters`: how
+        a sample moves if its quantiles are fixed. Gradients of expectations are unbiased, as if summed over the
+        components.
 
         References:
             Figurnov, Mohamed and Mnih (2018), Implicit reparameterization gradients, section 4; Graves (2016),
@@ -88,12 +89,13 @@ class TanhNormalMixture:
     def entropy(self) -> Array:
         """Returns an estimate of the differential entropy in nats, `[...]`: `-sum_m w_m E_m[log p]` over fixed points.
 
-        The points are 16 of Gauss and Hermite for D = 1, else 64 fixed draws, standardised. Before the squashing, it
-        is exact where the components coincide, and nearly where they are apart. Where they overlap in part, it was off
-        by at most 0.06 in random mixtures of two to five components of one to six dimensions and scales of 0.1 to 1.
+        The points are 16 Gauss-Hermite points for D = 1, else 64 fixed standardised draws. Before squashing, the
+        estimate is exact if the components coincide, and nearly so if they are far apart. With partial overlap, the
+        error was at most 0.06 in random mixtures of two to five components of one to six dimensions and scales of 0.1
+        to 1.
         """
         standard, weights = _standard_points(self.loc.shape[-1])
-        # Points of every component, beside the axis of the components that judge them: [..., M, S, D].
+        # Points of every component, and an axis of the components that evaluate them: [..., M, S, D].
         leading = (1,) * (self.loc.ndim - 1)
         points = jnp.asarray(standard).reshape(*leading, *standard.shape)
         actions = self.loc[..., None, :] + self.scale[..., None, :] * points
@@ -102,14 +104,15 @@ class TanhNormalMixture:
         return -jnp.sum(jax.nn.softmax(self.logits) * log_prob, axis=-1)
 
     def mode(self) -> Array:
-        """Returns the location `[..., D]` of the component of the greatest weight.
+        """Returns the location `[..., D]` of the component with the greatest weight.
 
-        Not where the density is highest: fitted to actions that repeat, a narrow component of hardly any weight is.
+        This is not the point of highest density: after fitting repeated actions, that is in a narrow component of tiny
+            weight.
         """
         return self._component(jnp.argmax(self.logits, axis=-1))[0]
 
     def kl_divergence(self, other: "TanhNormalMixture") -> Array:
-        """Refuses: the divergence of mixtures has no closed form.
+        """Raises an error, because the divergence of mixtures has no closed form.
 
         Raises:
             ValueError: always.
@@ -125,12 +128,12 @@ class TanhNormalMixture:
 
 
 def _implicit(logits: Array, loc: Array, scale: Array, action: Array) -> Array:
-    """Returns a constant `action` `[D]`, with the gradient of samples whose quantiles stay."""
+    """Returns a constant `action` `[D]`, with the gradient of a sample whose quantiles are fixed."""
 
     def quantiles(logits: Array, loc: Array, scale: Array, action: Array) -> Array:
         standardised = (action[None] - loc) / scale
         log_density = -0.5 * jnp.square(standardised) - jnp.log(scale)
-        # The weights of the components after the dimensions before, [M, D].
+        # The weights of the components given the previous dimensions, [M, D].
         log_weights = logits[:, None] + jnp.cumsum(log_density, axis=-1) - log_density
         return jnp.sum(jax.nn.softmax(log_weights, axis=0) * jax.scipy.special.ndtr(standardised), axis=0)
 

@@ -1,4 +1,4 @@
-"""Distributions of actions of several parts, each of which is one of some numbers."""
+"""Distributions of actions with several parts, each of which has a finite number of values."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -6,15 +6,15 @@ from flax import struct
 from jaxagents.ops.distributions import Categorical
 from jaxagents.types import Array
 
-_EDGE = 1.0 - 1e-6  # The outermost values before `arctanh`, which is infinite at 1.
+_EDGE = 1.0 - 1e-6  # Outermost values before `arctanh`, which is infinite at 1.
 
 
 @struct.dataclass
 class MultiCategorical:
-    """Independent categorical distributions of the D parts of an action.
+    """Independent categorical distributions for the D parts of an action.
 
     Attributes:
-        logits: float32 `[..., D, K]`, need not be normalised; parts of fewer than K values have masked logits.
+        logits: float32 `[..., D, K]`, unnormalised; parts with fewer than K values have masked logits.
     """
 
     logits: Array
@@ -28,7 +28,7 @@ class MultiCategorical:
         return Categorical(self.logits).noise(key)
 
     def transform(self, noise: Array) -> Array:
-        """Returns the action that `noise` stands for."""
+        """Returns the action that corresponds to `noise`."""
         return self._of_index(Categorical(self.logits).transform(noise))
 
     def sample(self, key: Array) -> Array:
@@ -60,9 +60,9 @@ class MultiCategorical:
 
 @struct.dataclass
 class Discretized(MultiCategorical):
-    """A bounded continuous action, each of whose D numbers is one of K evenly spaced ones, the bounds included.
+    """A bounded continuous action, each of whose D numbers is one of K evenly spaced values, bounds included.
 
-    Actions are those numbers before their squashing, as those of `TanhNormal`; probabilities are masses.
+    Actions are these numbers before squashing, as in `TanhNormal`; probabilities are masses.
 
     References:
         Tang and Agrawal (2020), Discretizing continuous action space for on-policy optimization, section 4.

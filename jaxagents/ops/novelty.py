@@ -1,4 +1,4 @@
-"""How new observations are: counts, ellipses of an episode's features, and rises of novelty."""
+"""Measures of novelty of observations: counts, ellipsoids of an episode's features, and rises of novelty."""
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,17 @@ def hash_codes(features: Array, projection: Array) -> Array:
 
 
 def visit_counts(codes: Array, before: Array, first: Array, counts: Array) -> tuple[Array, Array]:
-    """Counts how often codes were reached in the episode; where it begins is visited once.
+    """Counts how often codes were reached in the episode; its initial state counts as visited once.
 
     Args:
-        codes: int32 `[T, B]`, of where steps lead to.
-        before: int32 `[T, B]`, of where steps start; read in first steps.
-        first: bool `[T, B]`, the step opens an episode.
-        counts: int32 `[B, M]`, visits in the running episodes.
+        codes: int32 `[T, B]`, codes of the states that steps lead to.
+        before: int32 `[T, B]`, codes of the states where steps start; read in first steps.
+        first: bool `[T, B]`, whether the step is the first of an episode.
+        counts: int32 `[B, M]`, numbers of visits in the running episodes.
 
     Returns:
-        int32 `[T, B]`, visits of the code of every step, this one included, and the counts after the last step.
+        int32 `[T, B]`, number of visits to the code of every step, including this one, and the counts after the last
+        step.
     """
 
     def step(counts: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
@@ -50,8 +51,8 @@ def novelty_rise(next_novelty: Array, novelty: Array, *, scale: Array | float = 
     """Computes `max(next_novelty - scale novelty, 0)`, elementwise.
 
     Args:
-        next_novelty: of where the step leads to.
-        novelty: of where it starts.
+        next_novelty: novelty of the state that the step leads to.
+        novelty: novelty of the state where it starts.
         scale: alpha. Paper: 0.5.
 
     References:
@@ -65,14 +66,14 @@ def elliptical_bonus(
 ) -> tuple[Array, Array]:
     """Computes `phi_t^T C_{t-1}^{-1} phi_t` with `C_t = ridge I + sum_{i <= t} phi_i phi_i^T` over the episode.
 
-    The first observation of an episode is in the sum, `i = 0`, and pays nothing itself. The inverse is kept by the
-    formula of Sherman and Morrison.
+    The first observation of an episode is in the sum, `i = 0`, but earns no bonus. The inverse is updated with the
+    Sherman-Morrison formula.
 
     Args:
-        features: float32 `[T, B, D]`, phi of where steps lead to.
-        before: float32 `[T, B, D]`, phi of where steps start; read in first steps.
-        first: bool `[T, B]`, the step opens an episode.
-        inverse: float32 `[B, D, D]`, of the running episodes.
+        features: float32 `[T, B, D]`, phi of the states that steps lead to.
+        before: float32 `[T, B, D]`, phi of the states where steps start; read in first steps.
+        first: bool `[T, B]`, whether the step is the first of an episode.
+        inverse: float32 `[B, D, D]`, inverse for the running episodes.
         ridge: lambda, positive. Paper: 0.1.
 
     Returns:

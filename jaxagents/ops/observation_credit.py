@@ -1,4 +1,4 @@
-"""Credit through the tokens of observations: what an advantage mask keeps out (Agent-R1, Cheng et al., 2025)."""
+"""Credit through observation tokens, which an advantage mask prevents (Agent-R1, Cheng et al., 2025)."""
 
 from typing import Any
 
@@ -17,21 +17,22 @@ def gae_every_token(
     normalize: bool = False,
     bootstrap: bool = False,
 ) -> Credit:
-    """Computes `gae_token` over all tokens of an episode but the first of each turn, as if the policy had sampled them.
+    """Computes `gae_token` over all tokens but the first of each turn, as if the policy had sampled them all.
 
-    A step of the trace then leads from the action to the first token of the answer, whose value is bootstrapped
-    from, and observations of many tokens decay what comes after them; advantages are standardised over all of them.
+    A step of the trace then leads from the action to the first token of the answer, whose value is used to bootstrap,
+    and long observations discount what comes after them; advantages are standardised over all these tokens.
 
     Args:
-        view: of B episodes of T turns; reads `policy.value`, which `learner=observation_loss` computes for all tokens.
+        view: view of B episodes of T turns; reads `policy.value`, which `learner=observation_loss` computes for all
+            tokens.
         axis_name: mapped device axis to normalise over.
         discount: per token, in [0, 1].
         trace_decay: lambda per token, in [0, 1].
-        normalize: standardises advantages over all these tokens of the batch.
-        bootstrap: as of `gae_token`.
+        normalize: whether to standardise advantages over all these tokens of the batch.
+        bootstrap: see `gae_token`.
 
     Returns:
-        The credit of the tokens that were sampled.
+        The credit of the sampled tokens.
 
     References:
         Cheng et al. (2025), "Agent-R1: Training Powerful LLM Agents with End-to-End Reinforcement Learning", ablation.
@@ -59,11 +60,11 @@ def weigh_observations(
     """Multiplies the advantages of the tokens of observations.
 
     Args:
-        view: of B episodes.
+        view: view of B episodes.
         advantage: `[B, T, S]`.
         axis_name: not used.
-        num_tokens: of an observation, the first ones of a turn.
-        weight: of their advantages.
+        num_tokens: number of observation tokens, which come first in a turn.
+        weight: factor for their advantages.
 
     Returns:
         The advantages.

@@ -1,7 +1,7 @@
-"""Pools of opponents: former parameters of a policy, how they fared, and whom to play next.
+"""Pools of opponents: earlier parameters of a policy, their results, and a choice of the next opponent.
 
 A pool is a ring of K sets of parameters. Weights over its members are functions of the pool alone; `sample` draws
-indices by such weights, `take` gives their parameters, and `record` counts how games against them came out.
+indices by such weights, `take` returns their parameters, and `record` counts the results of games against them.
 """
 
 import jax
@@ -13,13 +13,13 @@ from jaxagents.types import Array, Params
 
 @struct.dataclass
 class OpponentPool:
-    """K places for opponents; at least the first one is taken.
+    """K places for opponents, of which at least the first is filled.
 
     Attributes:
         params: leaves `[K, ...]`.
-        score: float32 `[K]`, sum of the learner's scores against each: 1 for a won game, 0.5 for a drawn one.
-        games: float32 `[K]`, games against each.
-        num_added: int32, opponents added so far; the next one takes place `num_added % K`.
+        score: float32 `[K]`, sum of the learner's scores against each: 1 for a win, 0.5 for a draw.
+        games: float32 `[K]`, number of games against each.
+        num_added: int32, number of opponents added so far; the next one gets place `num_added % K`.
     """
 
     params: Params
@@ -29,17 +29,17 @@ class OpponentPool:
 
 
 def init_pool(params: Params, capacity: int) -> OpponentPool:
-    """Makes a pool of one opponent.
+    """Makes a pool with one opponent.
 
     Args:
-        params: of the first opponent: a pool is never empty.
-        capacity: K, the most opponents; a further one takes the place of the oldest.
+        params: parameters of the first opponent, because a pool is never empty.
+        capacity: K, greatest number of opponents; a further one replaces the oldest.
 
     Returns:
         The pool.
 
     Raises:
-        ValueError: no place for an opponent.
+        ValueError: the capacity is below 1.
     """
     if capacity < 1:
         raise ValueError(f"`capacity` of an opponent pool must be at least 1, got {capacity}; try 16.")
@@ -52,12 +52,12 @@ def init_pool(params: Params, capacity: int) -> OpponentPool:
 
 
 def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> OpponentPool:
-    """Adds an opponent, in place of the oldest one in a full pool.
+    """Adds an opponent, which replaces the oldest one in a full pool.
 
     Args:
-        pool: to add to.
-        params: of the opponent.
-        when: bool `[]`; False leaves the pool as it is.
+        pool: pool to which it is added.
+        params: parameters of the opponent.
+        when: bool `[]`; False leaves the pool unchanged.
 
     Returns:
         The pool.
@@ -78,14 +78,14 @@ def add(pool: OpponentPool, params: Params, *, when: Array | bool = True) -> Opp
 def record(
     pool: OpponentPool, index: Array, score: Array, finished: Array, *, decay: float = 1.0, axis_name: str | None = None
 ) -> OpponentPool:
-    """Counts games.
+    """Counts the results of games.
 
     Args:
-        pool: that was played against.
-        index: int32 `[...]`, of the opponents.
-        score: `[...]`, of the learner: 1 won, 0.5 drawn, 0 lost.
-        finished: bool `[...]`, False where there is no game to count.
-        decay: factor of all earlier counts, as the learner is no longer what it was.
+        pool: pool of the opponents.
+        index: int32 `[...]`, places of the opponents.
+        score: `[...]`, score of the learner: 1 for a win, 0.5 for a draw, 0 for a loss.
+        finished: bool `[...]`, False if there is no game to count.
+        decay: factor for all earlier counts, because the learner has changed since.
         axis_name: mapped axis over whose members the games are spread.
 
     Returns:
@@ -102,7 +102,7 @@ def record(
 
 
 def taken(pool: OpponentPool) -> Array:
-    """Returns bool `[K]`, the places that hold an opponent."""
+    """Returns bool `[K]`, which places hold an opponent."""
     return jnp.arange(pool.score.shape[0]) < pool.num_added
 
 
@@ -112,7 +112,7 @@ def win_rate(pool: OpponentPool) -> Array:
 
 
 def latest(pool: OpponentPool) -> Array:
-    """Returns weights `[K]` that are 1 for the opponent that was added last: self-play."""
+    """Returns weights `[K]` that are 1 for the latest opponent and 0 for others: self-play."""
     capacity = pool.score.shape[0]
     return (jnp.arange(capacity) == (pool.num_added - 1) % capacity).astype(jnp.float32)
 
@@ -123,11 +123,11 @@ def uniform(pool: OpponentPool) -> Array:
 
 
 def hard(pool: OpponentPool, *, power: float = 2.0) -> Array:
-    """Computes weights `(1 - p)^power` of the win rate p: prioritised fictitious self-play, for hard opponents.
+    """Computes weights `(1 - p)^power` for win rates p: prioritised fictitious self-play against hard opponents.
 
     Args:
-        pool: of K opponents.
-        power: 0 is `uniform`.
+        pool: pool of K opponents.
+        power: exponent; 0 is `uniform`.
 
     Returns:
         float32 `[K]`.
@@ -135,16 +135,16 @@ def hard(pool: OpponentPool, *, power: float = 2.0) -> Array:
     References:
         Vinyals et al. (2019), Grandmaster level in StarCraft II using multi-agent reinforcement learning, methods.
 
-    Deviation: the win rate starts at a half and half a game, so that new opponents have one.
+    Deviation: half a point in one game is added to the win rate, so that it is defined for new opponents.
     """
     return jnp.where(taken(pool), jnp.power(1.0 - win_rate(pool), power), 0.0)
 
 
 def even(pool: OpponentPool) -> Array:
-    """Computes weights `p (1 - p)` of the win rate p: prioritised fictitious self-play, for opponents of one's level.
+    """Computes weights `p (1 - p)` for win rates p: prioritised fictitious self-play against equal opponents.
 
     Args:
-        pool: of K opponents.
+        pool: pool of K opponents.
 
     Returns:
         float32 `[K]`.

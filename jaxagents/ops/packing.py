@@ -1,4 +1,4 @@
-"""Trees of small arrays as few arrays: what is done to all of them alike is then one kernel."""
+"""Trees of small arrays as a few arrays: an operation on all of them is then a single kernel."""
 
 import math
 from typing import Any
@@ -11,13 +11,13 @@ from jaxagents.types import Array, PyTree
 
 
 def pack(tree: PyTree) -> list[Array]:
-    """Stacks the leaves of one shape and type, `n` times `[...]` to `[..., n]`; many kernels take long to compile.
+    """Stacks leaves of the same shape and dtype, `n` times `[...]` to `[..., n]`; many kernels take long to compile.
 
     Args:
-        tree: of arrays.
+        tree: tree of arrays.
 
     Returns:
-        An array for every shape and type, in the order in which they first appear.
+        A list with an array for every shape and dtype, in the order in which they first appear.
     """
     alike: dict[Any, list[Array]] = {}
     for leaf in map(jnp.asarray, jax.tree.leaves(tree)):
@@ -26,14 +26,14 @@ def pack(tree: PyTree) -> list[Array]:
 
 
 def unpack(packed: list[Array], tree: PyTree) -> PyTree:
-    """Undoes `pack`; of arrays that have lost or gained axes on the left, so do the leaves.
+    """Undoes `pack`; if the arrays have lost or gained leading axes, so have the leaves.
 
     Args:
-        packed: as `pack` returned it, or what was made of it.
-        tree: what was packed, or its shapes and types.
+        packed: list that `pack` returned, or arrays computed from it.
+        tree: packed tree, or its shapes and dtypes.
 
     Returns:
-        A tree of that structure.
+        A tree of the same structure.
     """
     leaves, structure = jax.tree.flatten(tree)
     kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
@@ -46,9 +46,9 @@ class Rows:
     """A tree of leaves `[..., *shape]` that share their leading axes; see `pack_rows`.
 
     Attributes:
-        columns: one array `[..., D]` for every type, the narrow leaves beside each other.
-        wide: the other leaves, as they are.
-        layout: structure of the tree, and the shape without leading axes and the type of every leaf; static.
+        columns: one array `[..., D]` for every dtype, which holds the narrow leaves next to each other.
+        wide: other leaves, unchanged.
+        layout: structure of the tree, and the shape without leading axes and the dtype of every leaf; static.
     """
 
     columns: dict[str, Array]
@@ -57,18 +57,18 @@ class Rows:
 
 
 def pack_rows(tree: PyTree, *, num_axes: int, widest: int = 64) -> Rows:
-    """Puts narrow leaves beside each other: a loop that stacks them, or a buffer, then writes and reads few arrays.
+    """Joins narrow leaves, so that a loop that stacks them, or a buffer, reads and writes fewer arrays.
 
-    Booleans lie among the integers of 32 bits. Values come back as they were, bit by bit.
+    Booleans are stored with the 32-bit integers. All values are restored bit by bit.
 
     Args:
-        tree: of arrays `[..., *shape]`.
-        num_axes: leading axes that all leaves share.
-        widest: most numbers of one row of a narrow leaf. Wide ones are left alone, so that the compiler can leave out
-            those that nobody reads.
+        tree: tree of arrays `[..., *shape]`.
+        num_axes: number of leading axes that all leaves share.
+        widest: greatest number of elements per row in a narrow leaf. Wide leaves are left alone, so that the compiler
+            can leave out unused ones.
 
     Returns:
-        The rows; what maps over their leading axes, or adds some, maps over those of every leaf.
+        The rows; mapping over their leading axes, or adding axes, does the same to every leaf.
     """
     leaves, structure = jax.tree.flatten(tree)
     kinds = tuple((leaf.shape[num_axes:], leaf.dtype) for leaf in leaves)
@@ -85,7 +85,7 @@ def pack_rows(tree: PyTree, *, num_axes: int, widest: int = 64) -> Rows:
 
 
 def unpack_rows(rows: Rows) -> PyTree:
-    """Undoes `pack_rows`, whatever the leading axes are by now."""
+    """Undoes `pack_rows`, even if the leading axes have changed."""
     structure, kinds, widest = rows.layout
     wide, taken, leaves = iter(rows.wide), dict.fromkeys(rows.columns, 0), []
     for shape, dtype in kinds:
@@ -101,7 +101,7 @@ def unpack_rows(rows: Rows) -> PyTree:
 
 
 def _column_of(shape: tuple[int, ...], dtype: Any, widest: int) -> str | None:
-    """Returns the type of the array that a narrow leaf is part of, None for a wide one or what is no number."""
+    """Returns the dtype of the array that holds a narrow leaf; None for wide leaves and leaves that are not numbers."""
     if jnp.issubdtype(dtype, jax.dtypes.extended) or math.prod(shape) > widest:
         return None
     return "int32" if dtype == jnp.bool_ else jnp.dtype(dtype).name

@@ -1,4 +1,4 @@
-"""What PAE imitates (Zhou et al., 2024): the shortest of the own episodes that were paid."""
+"""What PAE imitates (Zhou et al., 2024): the shortest rewarded episodes of the policy."""
 
 import jax.numpy as jnp
 
@@ -7,21 +7,21 @@ from jaxagents.types import Array, EpisodeView
 
 
 def shortest_rewarded(view: EpisodeView, *, axis_name: str | None = None, share: Array | float = 0.2) -> Array:
-    """Chooses the episodes of a task that were paid and are no longer than a percentile of the paid ones.
+    """Chooses the rewarded episodes of a task that are no longer than a percentile of all rewarded ones.
 
-    With the turns `l_1 <= ... <= l_n` of the n episodes of a task whose return is more than 0, those are chosen with
-    `l_i <= l_(1 + share (n - 1))`, interpolated linearly. Rewards decide, not `success`: who pays may err.
+    With `l_1 <= ... <= l_n` the numbers of turns of the n episodes of a task with positive returns, those with `l_i <=
+    l_(1 + share (n - 1))` are chosen, interpolated linearly. Rewards decide, not `success`: the evaluator may err.
 
     Args:
-        view: of B episodes in groups of the same task.
+        view: view of B episodes in groups of the same task.
         axis_name: not used; groups lie on one device as a whole.
-        share: the percentile as a fraction, in [0, 1]; 1 chooses all that were paid.
+        share: the percentile as a fraction, in [0, 1]; 1 chooses all rewarded episodes.
 
     Returns:
         bool `[B]`.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Zhou et al. (2024), "Proposer-Agent-Evaluator (PAE)"; amazon-science/PAE@f40715b,

@@ -1,4 +1,4 @@
-"""Which episodes are preferred to which: `(batch) -> Pairs`, what preference learning asks of a batch."""
+"""Preferences between episodes: `(batch) -> Pairs`, what preference learning needs from a batch."""
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ from jaxagents.types import Array, Demonstrated, Episode, Pairs
 
 
 def expert_against_own(batch: Demonstrated) -> Pairs:
-    """Prefers the expert's episode of a task to all of the policy's own.
+    """Prefers the expert's episode of a task to all of the policy's episodes.
 
     Args:
-        batch: n tasks with G own episodes each.
+        batch: n tasks with G episodes of the policy each.
 
     Returns:
         `n + n G` rows, the demonstrations first; the same rows on every device.
@@ -37,15 +37,15 @@ def expert_against_own(batch: Demonstrated) -> Pairs:
 
 @within_groups
 def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> Pairs:
-    """Prefers the episode of the largest return of a group to that of the smallest; the first ones of equals.
+    """Prefers the episode with the largest return of a group to that with the smallest; the first ones of equals.
 
     Args:
-        episode: B episodes in groups of the same task; in games every seat of P is a row of its own.
-        tolerance: groups whose returns are closer than this to each other give no pair.
+        episode: B episodes in groups of the same task; in games, every one of the P seats is a separate row.
+        tolerance: difference of the returns below which a group gives no pair.
 
     Returns:
-        P B rows, those of the first seat first, a pair per group and seat at most; those above the mean of their group
-        are desirable.
+        P B rows, those of the first seat first, with at most one pair per group and seat; rows above the mean of their
+        group are desirable.
     """
     rows, returns, same = _rows_of_seats(episode)
     best = jnp.argmax(jnp.where(same, returns[None, :], -jnp.inf), axis=1).astype(jnp.int32)
@@ -58,12 +58,12 @@ def best_against_worst(episode: Episode, *, tolerance: Array | float = 1e-6) -> 
 
 @within_groups
 def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) -> Pairs:
-    """Prefers the row of the largest return of a group to each other one; the first one of equals.
+    """Prefers the row with the largest return of a group to each other row; the first one of equals.
 
     Args:
         episode: B episodes in groups of the same task, or turns in groups of the same state (`language.stepwise`); in
-            games every seat of P is a row of its own.
-        tolerance: rows whose return is closer to the largest one are not compared; they are desirable as it is.
+            games, every one of the P seats is a separate row.
+        tolerance: difference below which a row is not compared with the best one, but is desirable, too.
 
     Returns:
         P B rows, those of the first seat first.
@@ -72,7 +72,7 @@ def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) ->
         Li et al. (2025), "Iterative Tool Usage Exploration for Multimodal Agents via Step-wise Preference Tuning"
         (SPORT), section 4.3.
 
-    Deviation: the paper's verifier names one best candidate; here those that it scores the same are not compared.
+    Deviation: the paper's verifier names one best candidate; here, candidates with the same score are not compared.
     """
     rows, returns, same = _rows_of_seats(episode)
     best = jnp.argmax(jnp.where(same, returns[None, :], -jnp.inf), axis=1).astype(jnp.int32)
@@ -83,14 +83,14 @@ def best_against_others(episode: Episode, *, tolerance: Array | float = 1e-6) ->
 
 @within_groups
 def success_against_failure(episode: Episode) -> Pairs:
-    """Prefers successes to failures of the same group: the k-th failure is compared to the k-th success, in rotation.
+    """Prefers successes to failures of the same group: the k-th failure is paired with the k-th success, in rotation.
 
     Args:
-        episode: B episodes in groups of the same task; in games every seat of P is a row of its own, and succeeds where
-            its return is positive.
+        episode: B episodes in groups of the same task; in games, every one of the P seats is a separate row, which
+            succeeds if its return is positive.
 
     Returns:
-        P B rows, those of the first seat first; successes are desirable, and failures of groups without success have
+        P B rows, those of the first seat first; successes are desirable, and failures in groups without a success have
         no pair.
     """
     rows, _, same = _rows_of_seats(episode)
@@ -98,7 +98,7 @@ def success_against_failure(episode: Episode) -> Pairs:
     wins = same & success[None, :]
     num_wins = jnp.sum(wins, axis=1)
     failures_before = jnp.sum(same & ~success[None, :] & (index[None, :] < index[:, None]), axis=1)
-    # The success of a group that has as many successes before it as the rotation asks for.
+    # The success with as many successes of its group before it as the rotation requires.
     wanted = failures_before % jnp.maximum(num_wins, 1)
     chosen = jnp.argmax(wins & (jnp.cumsum(wins, axis=1) - 1 == wanted[:, None]), axis=1).astype(jnp.int32)
     compared = ~success & (num_wins > 0) & jnp.diagonal(same)
@@ -106,14 +106,14 @@ def success_against_failure(episode: Episode) -> Pairs:
 
 
 def _rows_of_seats(episode: Episode) -> tuple[Episode, Array, Array]:
-    """Makes a row of every seat, of whose tokens its own alone count as sampled.
+    """Makes a separate row for every seat, in which only the seat's own tokens count as sampled.
 
     Args:
         episode: B episodes of P seats.
 
     Returns:
-        `P B` rows; their returns, float32; and whom each is compared with, bool `[P B, P B]`: rows that are kept, of
-        the same group and seat, in which the policy took the seat.
+        `P B` rows; their returns, float32; and which rows each is compared with, bool `[P B, P B]`: rows of the same
+        group and seat that are kept and in which the policy played the seat.
     """
     seats, num_rows = num_seats(episode), episode.success.shape[0]
     if seats == 1:

@@ -1,4 +1,4 @@
-"""Linear classifiers of what a network holds."""
+"""Linear classifiers that probe the features of a network."""
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,8 @@ def fit_probe(
         label: int `[N]`, from 0 to K - 1.
         mask: bool `[N]`, rows that count.
         num_classes: K.
-        l2: positive, of weights and biases.
-        num_steps: of the descent.
+        l2: positive coefficient, for weights and biases.
+        num_steps: number of descent steps.
 
     Returns:
         The probe.
@@ -43,7 +43,7 @@ def fit_probe(
     mean = counted @ features
     scale = jnp.sqrt(counted @ jnp.square(features - mean[None])) + 1e-6
     inputs = _inputs(features, mean, scale)
-    # The curvature of the log-likelihood of a softmax is at most half that of the squares of its inputs.
+    # The curvature of a softmax's log-likelihood is at most half that of its squared inputs.
     steepest = 0.5 * jnp.linalg.eigvalsh((inputs * counted[:, None]).T @ inputs)[-1] + l2
     ratio = jnp.sqrt(l2 / steepest)
     momentum = (1.0 - ratio) / (1.0 + ratio)
@@ -64,6 +64,6 @@ def fit_probe(
 
 
 def _inputs(features: Array, mean: Array, scale: Array) -> Array:
-    """Standardises features and puts a 1 behind them."""
+    """Standardises features and appends a 1."""
     mean, scale = (jnp.broadcast_to(leaf, features.shape) for leaf in (mean, scale))
     return jnp.concatenate([(features - mean) / scale, jnp.ones_like(features[..., :1])], axis=-1)

@@ -1,4 +1,4 @@
-"""What single steps of an episode were worth, by the distance to the goal: labels of process reward models."""
+"""Values of single steps of an episode, by the distance to the goal: labels for process reward models."""
 
 import jax
 import jax.numpy as jnp
@@ -7,17 +7,17 @@ from jaxagents.types import Array
 
 
 def ternary_labels(before: Array, after: Array, allowed: Array, repeated: Array) -> Array:
-    """Labels every step by whether it advanced (1), did nothing that matters (0), or was wrong (-1).
+    """Labels every step as progress (1), irrelevant (0), or wrong (-1).
 
     Args:
-        before: float `[..., T]`, distance to the goal before each step; inf where there is no way.
-        after: float `[..., T]`, after it.
-        allowed: bool `[..., T]`, the world knew the action.
-        repeated: bool `[..., T]`, the action was taken from the same situation before.
+        before: float `[..., T]`, distance to the goal before each step; inf if the goal is out of reach.
+        after: float `[..., T]`, distance to the goal after each step.
+        allowed: bool `[..., T]`, whether the world knew the action.
+        repeated: bool `[..., T]`, whether the action was taken before in the same situation.
 
     Returns:
-        int32 `[..., T]`: 1 where the distance fell; -1 where it rose, or nothing came of an action that is unknown or
-        had been tried; 0 otherwise.
+        int32 `[..., T]`: 1 if the distance fell; -1 if it rose, or if an unknown or repeated action had no effect; 0
+        otherwise.
 
     References:
         Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents", section 3.
@@ -27,15 +27,15 @@ def ternary_labels(before: Array, after: Array, allowed: Array, repeated: Array)
 
 
 def propagate_errors(label: Array, before: Array, after: Array) -> Array:
-    """Marks what is built on an error: steps after it are -1 until one makes up for it.
+    """Marks steps that build on an error: steps after it are -1 until one makes up for it.
 
     Args:
         label: int32 `[..., T]`, see `ternary_labels`.
         before: float `[..., T]`, distance to the goal before each step.
-        after: float `[..., T]`, after it.
+        after: float `[..., T]`, distance to the goal after each step.
 
     Returns:
-        int32 `[..., T]`. The step that is at most as far from the goal as where the error was made keeps its label.
+        int32 `[..., T]`. A step that comes at least as close to the goal as before the error keeps its label.
 
     References:
         Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents", section 3.
@@ -54,14 +54,14 @@ def propagate_errors(label: Array, before: Array, after: Array) -> Array:
 
 
 def first_error(label: Array, valid: Array) -> Array:
-    """Finds the first step that was wrong.
+    """Finds the first wrong step.
 
     Args:
         label: int `[..., T]`, -1 for wrong steps.
         valid: bool `[..., T]`, steps that took place.
 
     Returns:
-        int32 `[...]`, -1 where no step was wrong.
+        int32 `[...]`, -1 if no step was wrong.
     """
     wrong = valid & (label < 0)
     return jnp.where(jnp.any(wrong, axis=-1), jnp.argmax(wrong, axis=-1), -1).astype(jnp.int32)

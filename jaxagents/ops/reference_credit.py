@@ -1,4 +1,4 @@
-"""Credit of tokens from what a reference policy says about them: REINFORCE++ and distillation on own episodes."""
+"""Credit of tokens from a reference policy's probabilities: REINFORCE++ and distillation on own episodes."""
 
 import jax.numpy as jnp
 
@@ -24,16 +24,17 @@ def reinforce_plus_plus(
     """Computes `A_l = R - b - kl_coefficient sum_{k >= l} (log pi_k - log ref_k)`, standardised over the batch.
 
     Args:
-        view: of B episodes, with the statistics of a reference.
+        view: view of B episodes, with the statistics of a reference.
         axis_name: mapped device axis to standardise over.
-        kl_coefficient: of the log-ratio to the reference, of which a token bears what follows it.
-        group_baseline: b is the mean return of the group (REINFORCE++-baseline), else 0.
+        kl_coefficient: coefficient of the log-ratio to the reference; a token is charged for itself and all later
+            tokens.
+        group_baseline: whether b is the mean return of the group (REINFORCE++-baseline) instead of 0.
 
     Returns:
         The credit, without targets.
 
     Raises:
-        ValueError: there is no reference, or it is a game of several seats.
+        ValueError: there is no reference, or the episodes are of a game with several seats.
 
     References:
         Hu et al. (2025), "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage
@@ -53,12 +54,12 @@ def reinforce_plus_plus(
 
 
 def distillation(view: EpisodeView, *, axis_name: str | None = None) -> Credit:
-    """Computes `A_l = log teacher_l - log pi_l`: on own episodes, the policy follows what the reference would say.
+    """Computes `A_l = log teacher_l - log pi_l`: on its own episodes, the policy learns to imitate the reference.
 
-    With `losses.token_policy_gradient.plain` the expected gradient at a token is that of `KL(pi || teacher)` there.
+    With `losses.token_policy_gradient.plain`, the expected gradient at a token is that of `KL(pi || teacher)`.
 
     Args:
-        view: of B episodes, with the statistics of a reference, the teacher.
+        view: view of B episodes, with the statistics of a reference, which is the teacher.
         axis_name: not used.
 
     Returns:
@@ -69,15 +70,15 @@ def distillation(view: EpisodeView, *, axis_name: str | None = None) -> Credit:
 
     References:
         Agarwal et al. (2024), "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes" (GKD),
-        eq. 5, of own episodes alone and the reverse divergence.
+        eq. 5, on own episodes only and with the reverse divergence.
 
-    Deviation: the divergence is estimated from the token that was sampled, where the paper sums over the vocabulary.
+    Deviation: the divergence is estimated from the sampled token, where the paper sums over the vocabulary.
     """
     return Credit(advantage=to_tokens(view.episode, -_log_ratio(view, "distillation")))
 
 
 def _log_ratio(view: EpisodeView, name: str) -> Array:
-    """Computes `log pi - log reference` of the tokens that count, zero elsewhere."""
+    """Computes `log pi - log reference` for the tokens that count, zero for others."""
     own, other = view.policy.log_prob, view.reference.log_prob if view.reference else None
     if own is None or other is None:
         raise ValueError(f"`reference` must be kept for advantage={name}; try learner.reference=true.")

@@ -1,4 +1,4 @@
-"""Resample-on-Correct (rStar2-Agent, Shang et al., 2025): of many episodes, the cleanest successes and any failures."""
+"""Resample-on-Correct (rStar2-Agent, Shang et al., 2025): keeps the cleanest successes and arbitrary failures."""
 
 import jax.numpy as jnp
 
@@ -17,31 +17,31 @@ def resample_on_correct(
     min_successes: int = 2,
     errors: str | None = None,
 ) -> Array:
-    """Keeps `num_kept` episodes of every group, successes and failures in the shares that they have in it.
+    """Keeps `num_kept` episodes of every group, with the group's proportions of successes and failures.
 
     Of the successes, those with the fewest mistakes are kept, `p = errors / calls + unreadable / turns`, where calls
-    are the turns before the last one, and the first term is 1/2 without any; of the failures, which are all alike, the
-    first ones. At least `min_failures` and `min_successes` are kept where there are so many.
+    are the turns before the last one, and the first term is 1/2 without calls; of the failures, which are not ranked,
+    the first ones. At least `min_failures` and `min_successes` are kept, if there are that many.
 
     Args:
-        view: of B episodes; those with a positive return are successes.
+        view: view of B episodes; those with a positive return are successes.
         axis_name: not used; groups lie on one device.
-        num_kept: of a group, at most its size.
-        min_failures: see above.
-        min_successes: see above; both together at most `num_kept`.
-        errors: entry of `episode.extras`, `[B, T]`, what every turn was answered; positive is an error. None: actions
-            that were not understood or not allowed are the errors.
+        num_kept: number of episodes kept per group, at most its size.
+        min_failures: least number of failures that are kept.
+        min_successes: least number of successes that are kept; both numbers together are at most `num_kept`.
+        errors: name of an entry of `episode.extras`, `[B, T]`, which is positive for turns with an error. None: errors
+            are actions that were not understood or not allowed.
 
     Returns:
-        bool `[B]`; groups of at most `num_kept` are kept as they are.
+        bool `[B]`; groups with at most `num_kept` episodes are kept as they are.
 
     Raises:
-        ValueError: more episodes must be kept of either kind than in all, or there are no such extras.
+        ValueError: the two minima add up to more than `num_kept`, or there are no such extras.
 
     References:
         Shang et al. (2025), "rStar2-Agent: Agentic Reasoning Technical Report", section 3.2.
 
-    Deviation: answers that cannot be read stand for the paper's answers without tags or with several.
+    Deviation: unparsable answers stand for the paper's answers with no or several tags.
     """
     if min_failures + min_successes > num_kept:
         raise ValueError(
@@ -64,7 +64,7 @@ def resample_on_correct(
 
 
 def _penalty(episode: Episode, errors: str | None) -> Array:
-    """Computes the mistakes of every episode, float32 `[B]`."""
+    """Computes the penalty p of every episode, float32 `[B]`."""
     if errors is not None and errors not in episode.extras:
         there = ", ".join(sorted(episode.extras)) or "none"
         raise ValueError(f"`errors` must be an entry of `episode.extras`, got {errors!r}; there is {there}.")

@@ -1,8 +1,8 @@
 """Returns of sequences of rewards, time-first `[T, ...]`.
 
-Truncation is not termination: a step that terminates is worth its reward, a step that is cut off is worth its reward
+Truncation is not termination: a step that terminates is worth its reward; a step that is truncated is worth its reward
 plus the discounted value of its true successor. `next_value[t]` is the value of the state that followed step `t`,
-taken before any reset.
+before any reset.
 """
 
 import jax
@@ -14,7 +14,7 @@ from jaxagents.types import Array
 def n_step_transition(
     reward: Array, terminated: Array, truncated: Array, *, discount: Array | float
 ) -> tuple[Array, Array, Array]:
-    """Computes the one transition that a sequence of `n` steps amounts to.
+    """Computes the single transition that is equivalent to a sequence of `n` steps.
 
     With `m <= n` the number of steps up to the end of the episode or of the sequence:
     `return = sum_{k<m} (prod_{j<k} discount_j) reward_k` and `bootstrap_discount = prod_{j<m} discount_j`, zero where
@@ -24,7 +24,7 @@ def n_step_transition(
         reward: float `[n, ...]`.
         terminated: bool `[n, ...]`.
         truncated: bool `[n, ...]`.
-        discount: per step, in `[0, 1]`, one number or `[n, ...]`; negative where the opponent values the successor.
+        discount: per step, in `[0, 1]`, one number or `[n, ...]`; negative if the opponent values the successor.
 
     Returns:
         The return, the bootstrap discount and the index `m - 1` of the last included step (int32), all `[...]`.
@@ -35,7 +35,7 @@ def n_step_transition(
     ended = terminated | truncated
     num_ends_before = jnp.cumsum(ended, axis=0, dtype=jnp.int32) - ended
     included = num_ends_before == 0
-    # `where`, not products: what follows the end may be anything.
+    # `where` instead of products, because values after the end are arbitrary.
     factors = jnp.cumprod(jnp.where(included, jnp.broadcast_to(discount, reward.shape), 1.0), axis=0)
     factors_before = jnp.concatenate([jnp.ones_like(factors[:1]), factors[:-1]])
     returns = jnp.sum(jnp.where(included, factors_before * reward, 0.0), axis=0)
@@ -54,8 +54,8 @@ def lambda_returns(
 ) -> Array:
     """Computes the lambda-return of every step.
 
-    `G_t = reward_t + discount_t ((1 - trace_decay) V_{t+1} + trace_decay G_{t+1})`, with `discount_t = 0` where step
-    `t` terminated and `G_{t+1} = V_{t+1}` where it was truncated or the last of the sequence.
+    `G_t = reward_t + discount_t ((1 - trace_decay) V_{t+1} + trace_decay G_{t+1})`, with `discount_t = 0` if step `t`
+    terminated and `G_{t+1} = V_{t+1}` if it was truncated or the last of the sequence.
 
     Args:
         reward: float `[T, ...]`.
@@ -63,7 +63,7 @@ def lambda_returns(
         truncated: bool `[T, ...]`.
         next_value: float `[T, ...]`, value of the true successor of every step.
         discount: per step, in `[0, 1]`.
-        trace_decay: in `[0, 1]`; 0 gives one-step targets, 1 discounted returns.
+        trace_decay: lambda, in `[0, 1]`; 0 gives one-step targets, 1 discounted returns.
 
     Returns:
         float `[T, ...]`.
@@ -95,7 +95,7 @@ def discounted_returns(
 ) -> Array:
     """Computes the discounted return of every step, `G_t = reward_t + discount G_{t+1}` within an episode.
 
-    The value of the successor stands in for what was cut off: at truncations and at the end of the sequence.
+    The value of the successor replaces missing rewards: at truncations and at the end of the sequence.
 
     Args:
         reward: float `[T, ...]`.

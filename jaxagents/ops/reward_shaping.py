@@ -1,4 +1,4 @@
-"""Changed rewards of episodes of text: `(view, *, axis_name, ...) -> reward [B, T]`. Turns that did not happen stay."""
+"""Changed rewards of text episodes: `(view, *, axis_name, ...) -> reward [B, T]`. Absent turns are unchanged."""
 
 import jax.numpy as jnp
 
@@ -11,9 +11,9 @@ def invalid_action_penalty(view: EpisodeView, *, axis_name: str | None = None, p
     """Subtracts `penalty` from the reward of every turn whose action could not be parsed or was not legal.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
-        penalty: not negative, in units of the reward.
+        penalty: non-negative number, in units of the reward.
 
     Returns:
         The rewards.
@@ -32,16 +32,16 @@ def soft_overlong_penalty(
     buffer_tokens: Array | float,
     penalty: Array | float = 1.0,
 ) -> Array:
-    """Subtracts a penalty that grows linearly over the last `buffer_tokens` of what a turn may say.
+    """Subtracts a penalty that grows linearly over the last `buffer_tokens` tokens allowed in a turn.
 
     `penalty * clip((tokens - (max_tokens - buffer_tokens)) / buffer_tokens, 0, 1)`.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
-        max_tokens: sampled tokens of a turn from which on all of the penalty is due.
-        buffer_tokens: positive, how far below it begins.
-        penalty: the largest, in units of the reward.
+        max_tokens: number of sampled tokens in a turn from which the full penalty applies.
+        buffer_tokens: number of tokens below `max_tokens` at which the penalty begins, positive.
+        penalty: largest penalty, in units of the reward.
 
     Returns:
         The rewards.
@@ -49,7 +49,7 @@ def soft_overlong_penalty(
     References:
         Yu et al. (2025), "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 13.
 
-    Deviation: lengths are those of turns, whose budgets the dialogue bounds; the paper has one turn.
+    Deviation: lengths are those of turns, which the dialogue limits; the paper has one turn.
     """
     excess = _sampled_tokens(view.episode) - (max_tokens - buffer_tokens)
     return _subtract(view.episode, penalty * jnp.clip(excess / buffer_tokens, 0.0, 1.0))
@@ -58,18 +58,18 @@ def soft_overlong_penalty(
 def self_correction_bonus(
     view: EpisodeView, *, axis_name: str | None = None, coefficient: Array | float = 10.0
 ) -> Array:
-    """Adds `coefficient (reward_t - reward_{t - 1})` to the reward of every turn t but the first.
+    """Adds `coefficient (reward_t - reward_{t - 1})` to the reward of every turn t except the first.
 
     Args:
-        view: of B episodes of T turns, attempts at the same problem.
+        view: view of B episodes of T turns, attempts at the same problem.
         axis_name: not used.
-        coefficient: alpha.
+        coefficient: alpha, weight of the bonus.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", section 5.2 (10).
@@ -82,18 +82,18 @@ def self_correction_bonus(
 
 
 def only_turn(view: EpisodeView, *, axis_name: str | None = None, turn: int) -> Array:
-    """Keeps the reward of one turn and sets those of all others to zero.
+    """Keeps the reward of one turn and sets all others to zero.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
-        turn: counted from 0.
+        turn: index of the turn, from 0.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: episodes do not have so many turns.
+        ValueError: episodes do not have that many turns.
 
     References:
         Kumar et al. (2024), "Training Language Models to Self-Correct via Reinforcement Learning", eq. 3 (the second).
@@ -107,17 +107,17 @@ def only_turn(view: EpisodeView, *, axis_name: str | None = None, turn: int) -> 
 
 
 def at_the_end(view: EpisodeView, *, axis_name: str | None = None) -> Array:
-    """Hands out all rewards of an episode in its last turn.
+    """Moves all rewards of an episode to its last turn.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
 
     Returns:
-        The rewards; their sum is as it was.
+        The rewards; their sum is unchanged.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
     """
     episode = view.episode
     require_one_seat(episode, "at_the_end")
@@ -128,19 +128,19 @@ def at_the_end(view: EpisodeView, *, axis_name: str | None = None) -> Array:
 
 
 def score_reached(view: EpisodeView, *, axis_name: str | None = None) -> Array:
-    """Pays in every turn all that the episode has earned so far: the score of what the turn led to.
+    """Rewards every turn with the total earned so far, which is the score of the state that the turn leads to.
 
     `r'_t = sum_{k <= t} r_k`, and 0 for a turn whose action could not be parsed or was not legal.
 
     Args:
-        view: of B episodes of T turns, whose rewards are what turns add to a score.
+        view: view of B episodes of T turns, whose rewards are changes of a score.
         axis_name: not used.
 
     Returns:
         The rewards.
 
     Raises:
-        ValueError: it is a game of several seats.
+        ValueError: the episodes are of a game with several seats.
 
     References:
         Lu et al. (2025), "WebGen-Agent", section 3.3 (scores of the website after every edit, 0 after an error).
@@ -152,14 +152,14 @@ def score_reached(view: EpisodeView, *, axis_name: str | None = None) -> Array:
 
 
 def seat_handicap(view: EpisodeView, *, axis_name: str | None = None, amount: Array | float) -> Array:
-    """Lets seat 0 of a game pay seat 1, with the last turn that each of them takes.
+    """Makes seat 0 of a game pay seat 1, in the last turn of each.
 
-    Best responses and equilibria stay as they are; what the two seats are worth does not.
+    Best responses and equilibria are unchanged; the values of the two seats change.
 
     Args:
-        view: of B games of T turns.
+        view: view of B games of T turns.
         axis_name: not used.
-        amount: in units of the reward.
+        amount: payment, in units of the reward.
 
     Returns:
         The rewards.

@@ -1,4 +1,4 @@
-"""Turn-wise RLOO (Kumar et al., 2024): credit of turns beside the same turn of other episodes."""
+"""Turn-wise RLOO (Kumar et al., 2024): credit of turns relative to the same turn of other episodes."""
 
 import jax.numpy as jnp
 
@@ -11,15 +11,15 @@ from jaxagents.types import Array, EpisodeView
 
 @within_groups
 def rloo_turn(view: EpisodeView, *, axis_name: str | None = None, discount: Array | float = 0.0) -> Credit:
-    """Computes the return to go of a turn minus the mean of that of the same turn in the other episodes of the group.
+    """Computes the return to go of a turn minus its mean over the same turn in the other episodes of the group.
 
     `A_it = G_it - mean_{j != i} G_jt` with `G_it = sum_{k >= t} discount^(k - t) reward_ik`, over the episodes j of the
-    group in which turn t took place, in games as a turn of the same seat; zero where there is none.
+    group in which turn t took place (in games, as a turn of the same seat); zero if there are none.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used; groups lie on one device.
-        discount: per turn, in [0, 1]; 0 credits every turn with its own reward only.
+        discount: per turn, in [0, 1]; with 0, every turn is credited with its own reward only.
 
     Returns:
         The credit, without targets.

@@ -1,4 +1,4 @@
-"""Choices row by row, and the rows of all devices."""
+"""Row-wise selection, and the rows of all devices."""
 
 import jax
 import jax.numpy as jnp
@@ -28,19 +28,19 @@ def where_rows(condition: Array, on_true: PyTree, on_false: PyTree) -> PyTree:
 
 
 def clear_first(first: Array, previous: PyTree) -> PyTree:
-    """Sets to zero what belongs to an earlier episode: bool `[...]` and leaves `[..., ...]`."""
+    """Sets entries that belong to an earlier episode to zero: `first` is bool `[...]`, leaves are `[..., ...]`."""
     return where_rows(first, jax.tree.map(jnp.zeros_like, previous), previous)
 
 
 def smallest(values: Array, *, axis: int = 0) -> Array:
-    """Returns the minima over an axis; their gradient flows to the first smallest entry alone.
+    """Returns the minima over an axis, whose gradient flows to the first smallest entry only.
 
-    The gradient of `jnp.min` divides by the number of entries that equal the minimum. Where a compiler computes the
-    entries a second time with another rounding, none does, and the gradient is not finite.
+    The gradient of `jnp.min` divides by the number of entries that equal the minimum. If a compiler computes the
+    entries a second time with different rounding, none does, and the gradient is not finite.
 
     Args:
         values: `[...]`.
-        axis: over which the minimum is taken.
+        axis: axis over which the minimum is taken.
 
     Returns:
         The minima, without that axis.
@@ -50,11 +50,11 @@ def smallest(values: Array, *, axis: int = 0) -> Array:
 
 
 def rows_of_all_devices(tree: PyTree, axis_name: str | None) -> PyTree:
-    """Gathers rows from the devices, those of the first one first.
+    """Gathers rows from all devices, those of the first device first.
 
     Args:
         tree: leaves `[n, ...]`, the rows of this device.
-        axis_name: mapped device axis; None returns the tree as it is.
+        axis_name: mapped device axis; None returns the tree unchanged.
 
     Returns:
         Leaves `[D n, ...]`, the same on every device.
@@ -65,19 +65,19 @@ def rows_of_all_devices(tree: PyTree, axis_name: str | None) -> PyTree:
 
 
 def first_row(num_rows: int, axis_name: str | None) -> Array | int:
-    """Returns where the rows of this device begin among those of all devices, which have `num_rows` each."""
+    """Returns the index of this device's first row among the rows of all devices, which have `num_rows` each."""
     return 0 if axis_name is None else jax.lax.axis_index(axis_name) * num_rows
 
 
 def share_of_device(rows: PyTree, axis_name: str | None) -> PyTree:
-    """Returns the rows that this device works on, of rows that every device has.
+    """Returns the rows that this device works on, out of rows that every device has.
 
     Args:
         rows: leaves `[n, ...]`, the same on every device.
-        axis_name: mapped device axis; None returns all of them.
+        axis_name: mapped device axis; None returns all rows.
 
     Returns:
-        Leaves `[n / D, ...]`, or all rows where they do not divide by the D devices.
+        Leaves `[n / D, ...]`, or all rows if D, the number of devices, does not divide n.
     """
     num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
     size, rest = divmod(jax.tree.leaves(rows)[0].shape[0], num_devices)
@@ -88,16 +88,16 @@ def share_of_device(rows: PyTree, axis_name: str | None) -> PyTree:
 
 
 def put_in_front(queue: PyTree, filled: Array, rows: PyTree, chosen: Array) -> tuple[PyTree, Array]:
-    """Puts the chosen rows before those of a queue, in their order, and closes gaps; what does not fit is lost.
+    """Puts the chosen rows in front of a queue, in their order, and closes gaps; rows that do not fit are lost.
 
     Args:
         queue: leaves `[C, ...]`.
-        filled: bool `[C]`, rows of the queue that hold something.
-        rows: leaves `[n, ...]`, fresh ones.
-        chosen: bool `[n]`.
+        filled: bool `[C]`, which rows of the queue are in use.
+        rows: leaves `[n, ...]`, new rows.
+        chosen: bool `[n]`, which of them are added.
 
     Returns:
-        The queue, and which of its rows hold something.
+        The queue, and which of its rows are in use.
     """
     valid = jnp.concatenate([chosen, filled])
     order = jnp.argsort(~valid, stable=True)[: filled.shape[0]]

@@ -1,4 +1,4 @@
-"""Fits to what came of several sizes of data, or of several shares in a mixture."""
+"""Fits to results for several data sizes, or for several shares in a mixture."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,15 +10,15 @@ class LogLinear(NamedTuple):
     """`y = slope * log2(n) + intercept`.
 
     Attributes:
-        slope: what a doubling of n adds.
-        intercept: at n = 1.
+        slope: increase of y when n doubles.
+        intercept: value at n = 1.
     """
 
     slope: float
     intercept: float
 
     def needed(self, value: float) -> float:
-        """Returns the n at which y is a value; `inf` where y does not grow."""
+        """Returns the n at which y reaches a value; `inf` if y does not grow."""
         return float(2.0 ** ((value - self.intercept) / self.slope)) if self.slope > 0.0 else float("inf")
 
 
@@ -26,7 +26,7 @@ def fit_log_linear(size: Sequence[float], value: Sequence[float]) -> LogLinear:
     """Fits a line over the logarithm of the size, by least squares.
 
     Args:
-        size: n, positive, at least two different ones.
+        size: n, positive, with at least two different values.
         value: y, such as success.
 
     Returns:
@@ -49,10 +49,10 @@ class Convex(NamedTuple):
 
 
 def fit_convex(share: Sequence[float], value: Sequence[float]) -> Convex:
-    """Fits a convex function of the share of a source, by least squares over a grid of x0 and d.
+    """Fits a convex function of a source's share, by least squares over a grid of x0 and d.
 
     Args:
-        share: x in [0, 1], at least three different ones.
+        share: x in [0, 1], with at least three different values.
         value: y, a loss.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Numbers that change over a run: stateful slots for `learner.entropy_coefficient`, `learner.epsilon` and others."""
+"""Numbers that change during a run: stateful slots for `learner.entropy_coefficient`, `learner.epsilon` and others."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -8,13 +8,13 @@ from jaxagents.types import Array, Stateful
 
 @struct.dataclass
 class ScheduleState:
-    """Where a schedule stands; its numbers are arrays: others are the same program.
+    """Progress of a schedule; its numbers are arrays, so that changing them does not require compiling again.
 
     Attributes:
-        start: float32, the first value.
-        end: float32, the last value.
-        num_updates: float32, updates between them.
-        update: float32, updates done.
+        start: float32, initial value.
+        end: float32, final value.
+        num_updates: float32, number of updates between them.
+        update: float32, number of updates so far.
     """
 
     start: Array
@@ -24,20 +24,20 @@ class ScheduleState:
 
 
 def linear_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Stateful:
-    """Makes a number that goes linearly from `start` to `end` by the updates of the learner, and stays there.
+    """Makes a number that changes linearly with the learner's updates from `start` to `end`, and then stays constant.
 
     Args:
-        start: before the first update.
-        end: after the last one that it moves in.
-        num_updates: in which it moves; null: a share of the run.
-        fraction: the share of the updates of the run in which it moves, in (0, 1]; read without `num_updates`.
+        start: value before the first update.
+        end: value after the last update in which it changes.
+        num_updates: number of updates in which it changes; null: given by `fraction`.
+        fraction: fraction of the run's updates in which it changes, in (0, 1]; not used with `num_updates`.
 
     Returns:
         A slot for any hyper-parameter of a learner, and for the numbers of its other slots. Its length is part of the
         learner's state: a run that is extended keeps it.
 
     Raises:
-        ValueError: it moves in no update.
+        ValueError: the number changes in no update.
     """
     if num_updates is not None and num_updates < 1:
         raise ValueError(f"`num_updates` of a schedule must be at least 1, got {num_updates}; try null and `fraction`.")
@@ -61,13 +61,13 @@ def linear_schedule(*, start: float, end: float, num_updates: int | None = None,
 
 
 def cosine_schedule(*, start: float, end: float, num_updates: int | None = None, fraction: float = 1.0) -> Stateful:
-    """Makes a number that goes from `start` to `end` along half a cosine: slowly at first, and slowly at the end.
+    """Makes a number that goes from `start` to `end` along half a cosine: slowly at the beginning and at the end.
 
-    `end + (start - end) (1 + cos(pi d)) / 2`, where d is the share of the way that `linear_schedule` has gone.
+    `end + (start - end) (1 + cos(pi d)) / 2`, where d is the fraction of the way that `linear_schedule` has covered.
 
     Args:
-        start: before the first update.
-        end: after the last one that it moves in.
+        start: value before the first update.
+        end: value after the last update in which it changes.
         num_updates: see `linear_schedule`.
         fraction: see `linear_schedule`.
 

@@ -1,4 +1,4 @@
-"""REINFORCE for seats that look differently far ahead."""
+"""REINFORCE for seats with different discounts."""
 
 from collections.abc import Sequence
 
@@ -14,21 +14,21 @@ from jaxagents.types import EpisodeView
 def reinforce_by_seat(
     view: EpisodeView, *, axis_name: str | None = None, discounts: Sequence[float], normalize: bool = True
 ) -> Credit:
-    """Computes the return to go of every turn, by the discount of its seat, minus the mean over turns of the seat.
+    """Computes the return to go of every turn, with the discount of its seat, minus its mean over the seat's turns.
 
     `A_t = sum_{k >= t} discount_i^(k - t) reward_k - b_i` over the own turns of seat i.
 
     Args:
-        view: of B games of T turns.
+        view: view of B games of T turns.
         axis_name: mapped device axis to take means over.
         discounts: P numbers in [0, 1], per own turn of each seat.
-        normalize: standardises over the sampled tokens of the batch.
+        normalize: whether to standardise over the sampled tokens of the batch.
 
     Returns:
         The credit, without targets.
 
     Raises:
-        ValueError: there are not as many discounts as seats.
+        ValueError: the number of discounts differs from the number of seats.
     """
     episode = view.episode
     if len(discounts) != num_seats(episode):

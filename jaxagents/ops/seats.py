@@ -1,4 +1,4 @@
-"""Seats of turn-based games: who took a turn, what it earned them, and what each seat got in all.
+"""Seats of turn-based games: which seat took a turn, what the turn earned it, and the total of each seat.
 
 Episodes of games have a `seat_return`; others have a single seat.
 """
@@ -10,18 +10,18 @@ from jaxagents.types import Array, Episode
 
 
 def reward_until_next_turn(reward: Array, seat: Array, valid: Array) -> Array:
-    """Computes what every turn earned the seat that took it: all its rewards up to its next turn.
+    """Computes what every turn earned for its seat: all rewards of that seat up to its next turn.
 
     `out_t = sum_{k=t}^{n(t) - 1} reward_k[seat_t]`, where `n(t)` is the next turn of the same seat, or the end. Rewards
     of a seat before its first turn belong to no turn.
 
     Args:
-        reward: float32 `[T, P]`, of all seats in every turn.
-        seat: int32 `[T]`, that took the turn.
-        valid: bool `[T]`, the turn took place.
+        reward: float32 `[T, P]`, rewards of all seats in every turn.
+        seat: int32 `[T]`, seat that took the turn.
+        valid: bool `[T]`, whether the turn took place.
 
     Returns:
-        float32 `[T]`, zero where there was no turn.
+        float32 `[T]`, zero if there was no turn.
     """
 
     def step(pending: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
@@ -35,19 +35,19 @@ def reward_until_next_turn(reward: Array, seat: Array, valid: Array) -> Array:
 
 
 def num_seats(episode: Episode) -> int:
-    """Returns P, the seats of the game; 1 for episodes of no game."""
+    """Returns P, the number of seats in the game; 1 for episodes that are not games."""
     return 1 if episode.seat_return is None else episode.seat_return.shape[1]
 
 
 def seat_of_turn(episode: Episode) -> Array:
-    """Returns int32 `[B, T]`, the seat that took each turn; 0 where there was none."""
+    """Returns int32 `[B, T]`, the seat that took each turn; 0 if there was no turn."""
     if num_seats(episode) == 1:
         return jnp.zeros(episode.reward.shape, jnp.int32)
     return jnp.max(jnp.where(episode.token_mask, episode.agent, 0), axis=2).astype(jnp.int32)
 
 
 def own_return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
-    """Computes the return to go of every turn over the further turns of the same seat.
+    """Computes the return to go of every turn over the later turns of the same seat.
 
     `G_t = sum_{k >= t, seat_k = seat_t} discount^(own turns between) reward_k`.
 
@@ -56,7 +56,7 @@ def own_return_to_go(episode: Episode, discount: Array | float = 1.0) -> Array:
         discount: per own turn, in [0, 1].
 
     Returns:
-        float32 `[B, T]`, zero where there was no turn.
+        float32 `[B, T]`, zero if there was no turn.
     """
     seats = jnp.arange(num_seats(episode))
 

@@ -1,4 +1,4 @@
-"""Selection in populations: who is copied over whom, and how copies change."""
+"""Selection in populations: which members replace which, and how copies are changed."""
 
 import jax
 import jax.numpy as jnp
@@ -7,19 +7,19 @@ from jaxagents.types import Array
 
 
 def truncation_selection(key: Array, fitness: Array, *, fraction: float = 0.2) -> tuple[Array, Array]:
-    """Replaces the worst members of a population by members drawn among the best.
+    """Replaces the worst members of a population by copies of members drawn from the best.
 
     Args:
         key: PRNG key.
         fitness: `[P]`, higher is better; NaN counts as the worst.
-        fraction: share of the population that is replaced, and of those that it is replaced by; at least one member.
+        fraction: share of the population that is replaced, and from which replacements are drawn; at least one member.
 
     Returns:
-        `(source, replaced)`: int32 `[P]`, the member that every member goes on from, and bool `[P]`, where that is
-        another one.
+        `(source, replaced)`: int32 `[P]`, the member from which each member continues, and bool `[P]`, whether that is
+        another member.
 
     Raises:
-        ValueError: fewer than two members, or a share outside of (0, 0.5].
+        ValueError: there are fewer than two members, or the fraction is outside (0, 0.5].
 
     References:
         Jaderberg et al. (2017), Population Based Training of Neural Networks, section 4.1.

@@ -1,4 +1,4 @@
-"""SPIRAL (Liu et al., 2025): role-conditioned advantages, with a running baseline for every seat of a game."""
+"""SPIRAL (Liu et al., 2025): role-conditioned advantages, with a running baseline for each seat of a game."""
 
 from functools import partial
 
@@ -13,28 +13,28 @@ from jaxagents.types import Array, EpisodeView, Stateful
 def make_role_conditioned(
     *, num_seats: int = 2, decay: float = 0.95, discount: float = 1.0, by_role: bool = True
 ) -> Stateful:
-    """Makes role-conditioned advantage estimation: a running mean of returns per seat, subtracted from them.
+    """Makes role-conditioned advantage estimation: the running mean return of each seat is subtracted from its returns.
 
-    After n games of a seat with the mean return m, `b <- decay^n b + (1 - decay^n) m`; it starts at zero.
+    After n games of a seat with mean return m, `b <- decay^n b + (1 - decay^n) m`; b starts at zero.
 
     Args:
-        num_seats: P, of the game.
-        decay: of a baseline, per game (paper: 0.95).
+        num_seats: P, number of seats of the game.
+        decay: decay of a baseline per game (paper: 0.95).
         discount: per own turn, in [0, 1] (paper: 1).
-        by_role: False has one baseline for all seats, the paper's ablation.
+        by_role: whether each seat has a baseline; False uses one for all seats, the paper's ablation.
 
     Returns:
-        A slot of `learners.policy_gradient`, for `advantage`. Its memory is the baselines, float32 `[P]`.
+        A slot for `advantage` of `learners.policy_gradient`. Its memory is the baselines, float32 `[P]`.
 
     Raises:
-        ValueError: no seat, or a decay that is not in [0, 1).
+        ValueError: there is no seat, or the decay is not in [0, 1).
 
     References:
         Liu et al. (2025), "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn
         Reinforcement Learning", section 3.3.
 
-    Deviation: all games of an update are compared with the baseline from before it, and enter it together; the paper
-    goes from game to game. Games that end before a seat has moved do not count for it.
+    Deviation: all games of an update are compared with the baseline before it, and update it together; the paper goes
+        game by game. Games that end before a seat has moved do not count for that seat.
     """
     if num_seats < 1:
         raise ValueError(f"`num_seats` must be at least 1, got {num_seats}; try 2.")
@@ -68,12 +68,12 @@ def role_conditioned(
 
     Args:
         baseline: b, float32 `[P]`.
-        view: of B games of T turns.
+        view: view of B games of T turns.
         axis_name: not used.
         discount: per own turn, in [0, 1].
 
     Returns:
-        The credit, without targets, and the games and the sums of returns of each seat, `[P]`.
+        The credit, without targets, and the numbers of games and the sums of returns of each seat, `[P]`.
 
     References:
         See `make_role_conditioned`.

@@ -1,4 +1,4 @@
-"""Running mean and variance of pytrees of arrays, mergeable over batches and devices."""
+"""Running mean and variance of pytrees of arrays, which can be merged over batches and devices."""
 
 import math
 
@@ -11,12 +11,12 @@ from jaxagents.types import Array, PyTree
 
 @struct.dataclass
 class RunningStatistics:
-    """Mean and population variance of everything seen so far.
+    """Mean and population variance of all elements seen so far.
 
     Attributes:
         mean: float32 pytree, leaves of the shape of one element.
-        variance: as `mean`.
-        count: float32 `[]`, elements seen.
+        variance: float32 pytree like `mean`.
+        count: float32 `[]`, number of elements seen.
     """
 
     mean: PyTree
@@ -25,7 +25,7 @@ class RunningStatistics:
 
 
 def init_statistics(example: PyTree) -> RunningStatistics:
-    """Returns the statistics of nothing: normalising with them changes nothing.
+    """Returns the statistics of zero elements, with which normalisation changes nothing.
 
     Args:
         example: pytree whose leaves have a `shape`: arrays, `ShapeDtypeStruct`s, or a space.
@@ -46,13 +46,14 @@ def update_statistics(
     `v = (a v_a + b v_b + (m_b - m_a)^2 a b / (a + b)) / (a + b)`.
 
     Args:
-        statistics: of elements of one shape.
+        statistics: statistics of elements of one shape.
         batch: pytree of arrays of any dtype whose leaves have the same leading axes before the element's shape.
-        mask: bool, of the leading axes: elements that count; None: all. The mean of what has no element stays.
-        axis_name: mapped axis over whose members the batch is spread; None for a batch in one piece.
+        mask: bool, of the leading axes, True for elements that count; None: all. The statistics of leaves without
+            elements do not change.
+        axis_name: mapped axis over whose members the batch is spread; None: the batch is not spread.
 
     Returns:
-        The statistics of both.
+        The merged statistics.
 
     References:
         Chan, Golub and LeVeque (1983), equations 2.1.
@@ -98,10 +99,10 @@ def normalize(statistics: RunningStatistics, values: PyTree, *, clip: float = 10
     """Computes `clip((values - mean) / sqrt(variance + epsilon), -clip, clip)` in float32.
 
     Args:
-        statistics: of elements of one shape; no gradient flows to them.
+        statistics: statistics of elements of one shape; no gradient flows to them.
         values: pytree of arrays `[..., *element]`.
         clip: largest magnitude of the result, in standard deviations.
-        epsilon: keeps the division finite where nothing varies.
+        epsilon: small number that keeps the division finite if nothing varies.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Logarithms of both signs, and numbers as shares of the two bins around them: one scale for all magnitudes."""
+"""Symmetric logarithms, and numbers as shares of the two nearest bins: one scale for all magnitudes."""
 
 from collections.abc import Callable
 
@@ -40,11 +40,11 @@ def two_hot(value: Array, num_bins: int) -> Array:
     """Computes shares of evenly spaced bins between `-20` and `20`, whose mean is the `symlog` of a number.
 
     Args:
-        value: float32 `[...]`; beyond the bins it counts as the last one.
+        value: float32 `[...]`; numbers beyond the bins count as the outermost bin.
         num_bins: K, at least 2.
 
     Returns:
-        float32 `[..., K]`: the two nearest bins share one, the nearer has more.
+        float32 `[..., K]`: the shares of the two nearest bins add up to 1, and the nearer bin has more.
 
     References:
         Hafner et al. (2023), equation 10.
@@ -55,7 +55,7 @@ def two_hot(value: Array, num_bins: int) -> Array:
 
 
 def two_hot_mean(logits: Array) -> Array:
-    """Computes the number that logits of bins `[..., K]` stand for: `symexp(sum_k softmax(logits)_k bin_k)`."""
+    """Computes the numbers that logits of bins `[..., K]` represent: `symexp(sum_k softmax(logits)_k bin_k)`."""
     return symexp(jnp.sum(jax.nn.softmax(logits) * _bins(logits.shape[-1], logits.ndim), axis=-1))
 
 

@@ -1,4 +1,4 @@
-"""Rewards of thoughts: `(view, *, axis_name, ...) -> reward [B, T]`. Turns that did not happen stay."""
+"""Rewards for thoughts: `(view, *, axis_name, ...) -> reward [B, T]`. Turns that did not happen are unchanged."""
 
 import jax.numpy as jnp
 
@@ -17,10 +17,10 @@ def self_certainty(
     `KL(p || uniform) = log |V| - H(p)`; nothing is added to a turn without a thought.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
         coefficient: alpha, in units of the reward.
-        num_tokens: |V|; a round number will do, since the logarithm is the same for all thoughts.
+        num_tokens: |V|; a round number is enough, because its logarithm is the same for all thoughts.
 
     Returns:
         The rewards.
@@ -49,21 +49,22 @@ def thought_length(
     length_weight: Array | float = 0.8,
     end_weight: Array | float = 0.2,
 ) -> Array:
-    """Adds `length_weight g(L) + end_weight [the thought ended by itself]` to turns that earned more than `above`.
+    """Adds `length_weight g(L) + end_weight [the thought ended by itself]` to turns whose reward is above `above`.
 
-    L are the tokens of the thought, its end mark included; g is 1 from `from_length` to `to_length`, falls as half a
-    cosine to 0 at `low` and `high`, and is 0 beyond.
+    L is the number of tokens of the thought, including its end mark; g is 1 from `from_length` to `to_length`, falls
+    along half a cosine to 0 at `low` and `high`, and is 0 beyond.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used.
-        low: longest thought that is too short.
-        from_length: above it, thoughts are as long as they should be.
-        to_length: longest one of these.
-        high: shortest thought that is too long.
+        low: length up to which a thought is much too short.
+        from_length: shortest ideal length.
+        to_length: longest ideal length.
+        high: length from which a thought is much too long.
         above: reward that a turn must exceed.
-        length_weight: in units of the reward.
-        end_weight: in units of the reward; none where nothing was thought, or all of the room was filled.
+        length_weight: weight of the length, in units of the reward.
+        end_weight: weight of the end mark, in units of the reward; not added to empty thoughts, or if the thought fills
+            all of its room.
 
     Returns:
         The rewards.

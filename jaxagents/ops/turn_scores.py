@@ -32,7 +32,7 @@ def turn_scores(
     skip_last: bool = False,
     epsilon: Array | float = 1e-6,
 ) -> Credit:
-    """Computes the score of a turn beside those of all turns of its group, for all tokens of the turn.
+    """Computes the score of a turn relative to all turns of its group, for all tokens of the turn.
 
     With x the rewards of turns, `s_it = sum_{k >= t} discount^(k - t) x_ik` is standardised over the turns of the
     group, `z_it = (s_it - mean) / (std + epsilon)`, and with the returns R of the episodes of the group,
@@ -40,25 +40,26 @@ def turn_scores(
     In games, a seat is compared with the same seat.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used; groups lie on one device.
-        discount: per turn, of scores that follow, before they are compared; 0 takes every score by itself.
-        standardize: divides by standard deviations; False subtracts means only, of returns, too.
-        same_turn: compares a turn with the same turn of the other episodes only.
-        accumulate: per turn, of compared scores that follow; 0 takes none of them.
+        discount: per turn, for later scores, before they are compared; 0 uses every score by itself.
+        standardize: whether to divide by standard deviations; False only subtracts means, also for returns.
+        same_turn: whether to compare a turn only with the same turn of the other episodes.
+        accumulate: discount per turn for later compared scores; 0 ignores them.
         clip_low: least credit of a turn.
         clip_high: greatest credit of a turn.
-        episode_weight: of the outcome of the episode beside the credit of the turn.
-        scores: entry of `episode.extras`, float `[B, T]`, that is x in place of the rewards.
-        joint: x is the sum of rewards and `scores`.
-        skip_last: the last turn of an episode has no score, and no part in means and deviations.
-        epsilon: added to standard deviations, in units of x.
+        episode_weight: weight of the episode's outcome, beside the credit of the turn.
+        scores: name of an entry of `episode.extras`, float `[B, T]`, that replaces the rewards as x.
+        joint: whether x is the sum of rewards and `scores`.
+        skip_last: whether the last turn of an episode has no score, and is left out of means and deviations.
+        epsilon: number added to standard deviations, in units of x.
 
     Returns:
-        The credit, without targets; zero where nothing was sampled and, but for the outcome, in groups of equal scores.
+        The credit, without targets; zero for tokens that were not sampled and, apart from the outcome, in groups of
+        equal scores.
 
     Raises:
-        ValueError: the episodes have no such scores; the message has those that are there.
+        ValueError: the episodes have no such scores; the message lists the existing ones.
 
     References:
         Lu et al. (2025), "WebGen-Agent" (discount 0; its cumulative ablation accumulates with 1). Wang et al. (2025),
@@ -66,7 +67,7 @@ def turn_scores(
         Step Rewards" (iStar; scores, episode_weight). Wang et al. (2025), "Information Gain-based Policy Optimization"
         (IGPO; scores, skip_last, accumulate 1, episode_weight 1).
 
-    Deviation: standard deviations are those of the population; the authors' codes take those of the sample.
+    Deviation: standard deviations are those of the population; the authors' code uses those of the sample.
     """
     episode = view.episode
     turns = jnp.broadcast_to(jnp.arange(episode.reward.shape[1]), episode.reward.shape)

@@ -1,4 +1,4 @@
-"""UserRL (Qian et al., 2025): the advantage of an episode, shared out among its turns."""
+"""UserRL (Qian et al., 2025): the advantage of an episode, divided among its turns."""
 
 from collections.abc import Callable
 
@@ -45,24 +45,24 @@ def userrl(
     the episode whose credit is not 0.
 
     Args:
-        view: of B episodes of T turns.
+        view: view of B episodes of T turns.
         axis_name: not used; groups lie on one device.
         score: S: the "mean" of the rewards of turns, or "discounted", `sum_t discount^t r_t`.
         credit: c: "equal", 1; "reward", r_t (naive); "return_to_go", `r_t + discount c_{t + 1}`; or "exponential",
             `1 / 2 + (1 - exp(-2 r_t)) / (2 - 2 exp(-2))`.
         discount: per turn, in [0, 1].
-        epsilon: added to the standard deviation, in units of the reward.
+        epsilon: number added to the standard deviation, in units of the reward.
 
     Returns:
         The credit, without targets; zero in episodes whose credits add up to 0, as in the authors' code.
 
     Raises:
-        ValueError: a score or credit that is none, or a game of several seats.
+        ValueError: the score or credit is unknown, or the episodes are of a game with several seats.
 
     References:
         Qian et al. (2025), "UserRL: Training Interactive User-Centric Agent via Reinforcement Learning", section 3.3.
 
-    Deviation: the standard deviation is that of the population; the authors' code takes that of the sample.
+    Deviation: the standard deviation is that of the population; the authors' code uses that of the sample.
     """
     require_one_of("score", score, SCORES)
     require_one_of("credit", credit, tuple(CREDITS))

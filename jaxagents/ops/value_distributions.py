@@ -1,6 +1,6 @@
-"""Action values: expectations `[..., A]` as arrays, or distributions of returns, from which an action takes its own.
+"""Action values: expectations `[..., A]` as arrays, or distributions of returns, from which one action's is selected.
 
-What holds for all three is a function; `values` is an array, `CategoricalValues` or `QuantileValues`.
+Functions accept all three kinds: `values` is an array, `CategoricalValues` or `QuantileValues`.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ Values = Any
 
 @struct.dataclass
 class CategoricalValues:
-    """Returns on Z fixed atoms between two bounds.
+    """Distributions of returns on Z fixed atoms between two bounds.
 
     Attributes:
-        logits: float32 `[..., A, Z]`; of one action `[..., Z]`.
-        low: the first atom.
-        high: the last atom.
+        logits: float32 `[..., A, Z]`, or `[..., Z]` for one action.
+        low: first atom.
+        high: last atom.
 
     References:
         Bellemare, Dabney and Munos (2017), A distributional perspective on reinforcement learning.
@@ -43,7 +43,7 @@ class CategoricalValues:
     def backup(self, reward: Array, discount: Array) -> Array:
         """Projects the distribution of `reward + discount * return` onto the atoms.
 
-        A probability between two atoms is shared by them, in proportion to how near they are.
+        A probability between two atoms is shared between them, in proportion to how near they are.
 
         Args:
             reward: float `[...]`.
@@ -60,7 +60,7 @@ class CategoricalValues:
         shifted = jnp.clip(reward[..., None] + discount[..., None] * spread, self.low, self.high)
         distance = jnp.abs(shifted[..., None, :] - _last_axis(atoms, self.logits.ndim)[..., None])
         share = jnp.clip(1.0 - distance / (atoms[1] - atoms[0]), 0.0, 1.0)
-        # In float32 also where matrix products have fewer bits by default.
+        # In float32 even if matrix products have lower precision by default.
         precision = jax.lax.Precision.HIGHEST
         return jnp.einsum("...ij,...j->...i", share, jax.nn.softmax(self.logits), precision=precision)
 
@@ -73,8 +73,8 @@ class QuantileValues:
     """Quantiles of returns.
 
     Attributes:
-        quantiles: float32 `[..., A, K]`; of one action `[..., K]`.
-        fractions: float32 `[..., K]` in (0, 1): where in the distribution they are.
+        quantiles: float32 `[..., A, K]`, or `[..., K]` for one action.
+        fractions: float32 `[..., K]` in (0, 1), cumulative probabilities of the quantiles.
 
     References:
         Dabney et al. (2018), Distributional reinforcement learning with quantile regression.
@@ -112,7 +112,7 @@ def backup(value: Values, reward: Array, discount: Array) -> Array:
     """Returns `reward + discount * value` for the value of one action.
 
     Args:
-        value: of `select_action`.
+        value: value from `select_action`.
         reward: float `[...]`.
         discount: float `[...]`.
 
@@ -125,11 +125,11 @@ def backup(value: Values, reward: Array, discount: Array) -> Array:
 
 
 def mask_q(q: Array, action_mask: Array | None) -> Array:
-    """Returns `q` with the lowest finite value where an action is forbidden.
+    """Returns `q` with the lowest finite value for forbidden actions.
 
     Args:
         q: float `[..., A]`.
-        action_mask: bool `[..., A]`, True = allowed; None when every action is.
+        action_mask: bool `[..., A]`, True = allowed; None if every action is.
 
     Examples:
         >>> import jax.numpy as jnp

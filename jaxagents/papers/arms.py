@@ -17,7 +17,7 @@ from jaxagents.training.methods import chosen_methods, method_files, read_method
 from jaxagents.training.stages import stage_configs
 from jaxagents.types import LanguagePolicy
 
-TRAINED = ("environment", "learner", "collector", "quick")  # What of a stage's config changes what it learns.
+TRAINED = ("environment", "learner", "collector", "quick")  # Parts of a stage's config that change what it learns.
 
 
 class Recipe(NamedTuple):
@@ -25,10 +25,10 @@ class Recipe(NamedTuple):
 
     Attributes:
         config: resolved config of the experiment.
-        stages: resolved config of each by its name, in order.
-        first: number of the first of them within the experiment.
-        seed: of all of them; None: that of the run.
-        version: of what the settings mean, see `Study.version`.
+        stages: resolved config of each stage by its name, in order.
+        first: index of the first of these stages within the experiment.
+        seed: seed of all stages; None: the seed of the run.
+        version: version of the meaning of the settings, see `Study.version`.
     """
 
     config: Mapping[str, Any]
@@ -39,17 +39,17 @@ class Recipe(NamedTuple):
 
 
 class Composed(NamedTuple):
-    """An arm with all that determines its runs.
+    """An arm with everything that determines its runs.
 
     Attributes:
-        name: of the arm.
-        address: of its runs in the store: the hash of `asked`.
-        settings: hash of `asked` without versions: what is registered.
-        recipe: of what every run trains; None of a function.
-        start: of what its runs start from, or its function is called with; None: of nothing.
-        function: node with a `_target_`, None of an experiment.
-        asked: resolved settings of what is trained, or of the function, and of the evaluations of all stages; not
-            names, seeds, devices and logging. With the versions of study and arm.
+        name: name of the arm.
+        address: address of its runs in the store: the hash of `asked`.
+        settings: hash of `asked` without versions; this is what gets registered.
+        recipe: recipe that every run trains; None for a function.
+        start: recipe whose parameters the runs start from, or its function is called with; None: no shared start.
+        function: config node with a `_target_`; None for an experiment.
+        asked: resolved settings of what is trained, or of the function, and of the evaluations of all stages, with the
+            versions of the study and the arm; without names, seeds, devices and logging.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Composed(NamedTuple):
 def compose_arms(
     paper: Paper, config_folder: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
 ) -> dict[str, Composed]:
-    """Composes every arm of a paper as it is now.
+    """Composes every arm of a paper from the current configs.
 
     Args:
         paper: see `library.load_paper`.
-        config_folder: of the experiments.
-        quick: the small variant.
-        overrides: further ones of all arms, for trials.
+        config_folder: folder of the experiments' configs.
+        quick: whether to compose the small variants.
+        overrides: further overrides of all arms, for trials.
 
     Returns:
         The arms by name.
@@ -86,17 +86,17 @@ def compose_arm(
     """Composes an arm.
 
     Args:
-        study: that it belongs to.
-        arm: to compose.
-        config_folder: of the experiments.
-        quick: merges the experiment's `when_quick` and the study's.
-        overrides: further ones, for trials.
+        study: study that it belongs to.
+        arm: arm to compose.
+        config_folder: folder of the experiments' configs.
+        quick: whether to merge the `when_quick` settings of the experiment and the study.
+        overrides: further overrides, for trials.
 
     Returns:
         The arm.
 
     Raises:
-        ValueError: the arm has no stage that the study's `start` names first.
+        ValueError: the arm does not have the stage that the study's `start` names as the first.
     """
     variant = study.when_quick if quick else Variant()
     arm = _with_function(study, arm, config_folder)
@@ -120,7 +120,7 @@ def compose_arm(
 
 
 def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
-    """Returns an arm with the function of its method, where the method is one, and refuses settings in its way."""
+    """Returns an arm with the function of its method, if the method is one, and refuses settings that conflict."""
     named = chosen_methods(arm.overrides)
     node = dict(arm.function or {})
     called = [node.pop("method")] if "method" in node and "_target_" not in node else []
@@ -142,36 +142,36 @@ def _with_function(study: Study, arm: Arm, config_folder: str | Path) -> Arm:
 
 
 def methods_of(arm: Arm) -> list[str]:
-    """Returns the methods that an arm switches on, or calls."""
+    """Returns the methods that an arm switches on or calls."""
     called = (arm.function or {}).get("method")
     return [*chosen_methods(arm.overrides), *([called] if isinstance(called, str) else [])]
 
 
 def settings_of(arms: Mapping[str, Composed]) -> dict[str, str]:
-    """Returns the hashes of the resolved settings of arms by name, which are registered."""
+    """Returns the hashes of the arms' resolved settings, which are registered, by arm name."""
     return {name: arm.settings for name, arm in arms.items()}
 
 
 def start_asked(start: Recipe) -> dict[str, Any]:
-    """Returns what determines the parameters of a start and their last evaluation."""
+    """Returns what determines the parameters of a start and its final evaluation."""
     *_, last = start.stages.values()
     evaluation = {name: value for name, value in last["evaluation"].items() if name != "every_steps"}
     return {"train": _stage_contents(start), "evaluation": evaluation, "version": start.version}
 
 
 def start_address(start: Recipe) -> str:
-    """Returns where the parameters of a start are kept."""
+    """Returns the address under which the parameters of a start are stored."""
     return config_hash(start_asked(start))
 
 
 def build_stages(recipe: Recipe, num_seeds: int) -> list[Stage]:
-    """Builds the stages of a recipe for seeds that are trained side by side."""
+    """Builds the stages of a recipe for seeds that are trained in parallel."""
     devices = make_section(DevicesConfig, "devices", recipe.config["devices"])
     return [build_stage(name, {**node, "seeds": num_seeds}, devices) for name, node in recipe.stages.items()]
 
 
 def steps_of(stages: Sequence[Stage]) -> int:
-    """Returns the steps of the training of a seed, which end earlier where a budget of experience is reached."""
+    """Returns the number of training steps per seed; a run ends earlier when a budget of experience is used up."""
     return sum(stage.num_updates * stage.steps_per_update for stage in stages)
 
 
@@ -179,12 +179,12 @@ def budget_of(stages: Sequence[Stage], unit: str = "none") -> list[Any]:
     """Returns how long an arm trains.
 
     Args:
-        stages: of the arm.
-        unit: of the study.
+        stages: stages of the arm.
+        unit: unit of the study.
 
     Returns:
-        `[unit, length]` of a seed: in the study's unit where every stage has a budget in it (`training.total_turns`),
-        else in steps, which are episodes of language policies and steps of other environments.
+        `[unit, length]` for one seed: in the study's unit if every stage has a budget in it (`training.total_turns`),
+        else in steps, which are episodes for language policies and environment steps otherwise.
     """
     of_steps = "episodes" if isinstance(stages[-1].policy, LanguagePolicy) else "env_steps"
     totals = [stage.training.experience.get(unit) for stage in stages]
@@ -203,7 +203,7 @@ def logged_names(stages: Sequence[Stage]) -> list[str]:
 
 
 def _taken(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that a function takes: a study's variant is for functions of several kinds."""
+    """Returns those arguments that a function accepts: a study's variant serves functions of several kinds."""
     parameters = inspect.signature(get_object(target)).parameters
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     return {name: value for name, value in arguments.items() if takes_all or name in parameters}
@@ -222,7 +222,7 @@ def _resolved(folder: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
 def _split_recipe(study: Study, arm: str, recipe: Recipe, *, called: bool) -> tuple[Recipe | None, Recipe]:
     """Returns the shared first stage, and what every run trains after it.
 
-    An arm that begins otherwise, or trains nothing after the stage, has no start: it is a run of its own.
+    An arm that begins differently, or trains nothing after the first stage, has no start: it is a separate run.
     """
     first, *others = recipe.stages
     if study.start not in recipe.stages or (called and first != study.start):
@@ -248,7 +248,7 @@ def _content(recipe: Recipe | None, start: Recipe | None, function: Mapping[str,
 
 
 def _stage_contents(recipe: Recipe, start: str | None = None) -> list[dict[str, Any]]:
-    """Returns what determines what the stages learn; `from` by number, as names change nothing."""
+    """Returns what determines what the stages learn; `from` is an index, because names have no effect."""
     numbers = {name: recipe.first + i for i, name in enumerate(recipe.stages)} | ({} if start is None else {start: 0})
     return [
         {

@@ -1,6 +1,6 @@
-"""A study as one batch: all arms on search seeds, into `<results>/studies/<family>/<name>.jsonl`, a line per run.
+"""A study as one batch: all arms on search seeds, in `<results>/studies/<family>/<name>.jsonl`, one line per run.
 
-A line is found by the hash of what was asked, as runs of verdicts are; it holds the numbers of the study's table and a
+A line is found by the hash of its settings, like the runs of verdicts; it holds the metrics of the study's table and a
 short curve, and no verdict counts it.
 """
 
@@ -37,7 +37,7 @@ from jaxagents.reporting.progress import open_progress
 from jaxagents.training.trust import functions_of_others
 
 STUDIES_FOLDER = "studies"
-_POINTS = 8  # Of a stored curve.
+_POINTS = 8  # Number of points of a stored curve.
 _POLL_SECONDS = 1.0
 
 
@@ -46,17 +46,17 @@ class Line(NamedTuple):
 
     Attributes:
         arm: name of the arm when it ran.
-        address: of the arm, see `arms.Composed`.
-        seed: of the run.
+        address: address of the arm, see `arms.Composed`.
+        seed: seed of the run.
         status: `runs.DONE` or DIVERGED.
-        values: by metric, see `plan.reported_metrics`; those that are not finite are left out. Of a run that diverged
-            its last evaluation counts, as in verdicts.
-        start: the same metrics of what the run started from.
+        values: metrics by name, see `plan.reported_metrics`; values that are not finite are left out. For a diverged
+            run, the last evaluation counts, as in verdicts.
+        start: the same metrics for the parameters that the run started from.
         curve: steps and values of the study's metric.
-        minutes: that it took.
-        cpu_minutes: of all cores.
-        overrides: of a trial; none of a run that the table counts.
-        commit: of the code.
+        minutes: duration in minutes.
+        cpu_minutes: CPU minutes over all cores.
+        overrides: overrides of a trial; empty for a run that the table counts.
+        commit: commit of the code.
     """
 
     arm: str
@@ -78,7 +78,7 @@ def batch_path(results: str | Path, study: str) -> Path:
 
 
 def read_batch(results: str | Path, study: str) -> list[Line]:
-    """Reads all runs of a batch; a line that a kill cut short counts as missing."""
+    """Reads all runs of a batch; a truncated line, left by a killed process, counts as missing."""
     path, lines = batch_path(results, study), []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -89,16 +89,16 @@ def read_batch(results: str | Path, study: str) -> list[Line]:
 
 
 def run_batch(batch: Paper, request: Request, *, turn: float = 0.0, check: bool = True) -> dict[str, str]:
-    """Runs what is missing of a batch; returns when nothing is missing, or has failed here.
+    """Runs the missing runs of a batch; returns when none is missing, or all that are missing have failed here.
 
     Args:
         batch: see `library.load_batch`.
-        request: seeds are those of the batch; `arms` chooses some.
-        turn: share of the missing arms to begin after, so that workers begin with different ones.
-        check: builds and traces every missing arm before the first run.
+        request: what to run; its seeds are those of the batch, and `arms` selects some of the arms.
+        turn: fraction of the missing arms to skip at first, so that different workers begin with different arms.
+        check: whether to build and trace every missing arm before the first run.
 
     Returns:
-        Why arms failed, by name; a failure of one stops no other.
+        Reasons why arms failed, by name; the failure of one arm stops no other.
     """
     session = Session(request, open_progress(1, "reproduce", enabled=False))
     jobs = _jobs(batch, request, session)
@@ -114,26 +114,26 @@ def run_batch(batch: Paper, request: Request, *, turn: float = 0.0, check: bool 
 
 
 def turned(items: Sequence[Any], turn: float) -> list[Any]:
-    """Returns items from another one on, `turn` of the way through: those before it come last."""
+    """Returns the items rotated by the fraction `turn` of their number: the skipped ones come last."""
     first = int(turn * len(items))
     return [*items[first:], *items[:first]]
 
 
 def check_batch(batch: Paper, request: Request) -> dict[str, str]:
-    """Composes, builds and traces every arm that lacks runs; returns why arms failed, by name."""
+    """Composes, builds and traces every arm that lacks runs; returns the reasons why arms failed, by name."""
     session = Session(request, open_progress(1, "reproduce", enabled=False))
     _prepare(batch, _jobs(batch, request, session), session)
     return session.failures
 
 
 def compose_batch(batch: Paper, request: Request) -> tuple[dict[str, Composed], dict[str, str]]:
-    """Composes the arms of a batch that are asked for; returns them, and why others cannot be, by name."""
+    """Composes the requested arms of a batch; returns them, and the reasons why others failed, by name."""
     composed, failures = {}, {}
     for arm in _wanted(batch, request):
         try:
             settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
             composed[arm.name] = compose_arm(batch.study, arm, request.config_folder, **settings)
-        except Exception as error:  # A mistake of one stops no other.
+        except Exception as error:  # An error in one arm stops no other.
             failures[arm.name] = describe_failure(error, request.results)
     return composed, failures
 
@@ -154,13 +154,13 @@ def _jobs(batch: Paper, request: Request, session: Session) -> list[Job]:
 
 
 def missing_seeds(batch: Paper, composed: Composed, request: Request) -> list[int]:
-    """Returns the seeds of a batch that an arm has no line of."""
+    """Returns the seeds of a batch for which an arm has no line."""
     done = {line.seed for line in read_batch(request.results, batch.study.id) if line.address == composed.address}
     return [seed for seed in batch.seeds if seed not in done]
 
 
 def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
-    """Builds and traces all arms and what they start from; budgets are those of the first baseline that trains."""
+    """Builds and traces all arms and their starts; budgets must equal that of the first baseline that trains."""
     began = time.monotonic()
     traced: set[str] = set()
     for job in jobs:
@@ -184,7 +184,7 @@ def _prepare(batch: Paper, jobs: Sequence[Job], session: Session) -> None:
 
 
 def _trace_start(job: Job, traced: set[str]) -> None:
-    """Builds and traces the stages that an arm starts from, unless it is the start of another arm, too."""
+    """Builds and traces the stages that an arm starts from, unless another arm with the same start was traced."""
     start = job.composed.start
     if start is not None and (address := start_address(start)) not in traced:
         logged_names(build_stages(start, 1))
@@ -203,7 +203,7 @@ def _try_functions_of_others(batch: Paper, arm: Composed, request: Request) -> N
     """Runs a quick variant of an arm that calls functions of others, such as a user's reward, verifier or judge.
 
     Raises:
-        ValueError: numbers that are not finite came of it; names the functions.
+        ValueError: it produced numbers that are not finite; names the functions.
     """
     recipes = [recipe.stages for recipe in (arm.recipe, arm.start) if recipe is not None]
     arguments = {name: value for name, value in (arm.function or {}).items() if name != "_target_"}
@@ -224,14 +224,14 @@ def _try_functions_of_others(batch: Paper, arm: Composed, request: Request) -> N
 
 
 def _finish(job: Job, batch: Paper, session: Session) -> bool:
-    """Runs the seeds of an arm that nobody else is at; returns whether none is missing any more, or it failed."""
+    """Runs the seeds of an arm that no other worker has leased; returns whether none is missing, or it has failed."""
     request = session.request
 
     def missing() -> list[int]:
         return missing_seeds(batch, job.composed, request)
 
     def store(seeds: list[int]) -> None:
-        _build(batch, job, check=False)  # `_prepare` has checked it, here or in who started this worker.
+        _build(batch, job, check=False)  # Checked by `_prepare`, here or in the process that started this worker.
         _run_group(job, batch, seeds, session)
 
     _try(session, job, lambda: run_groups(job, request.results, missing, store, prefix="batch-"))
@@ -259,7 +259,7 @@ def _line(batch: Paper, arm: str, run: Run, cpu_minutes: float, overrides: Seque
     start = {metric: values_of(of_run, metric, at_start=True).get(run.seed) for metric in metrics}
     try:
         _, curve = curve_of(batch.study.metric, run.curves)
-    except ValueError:  # It diverged before the first evaluation.
+    except ValueError:  # The run diverged before the first evaluation.
         curve = {"steps": [], "values": []}
     last = len(curve["steps"]) - 1
     chosen = np.unique(np.linspace(0, last, _POINTS).round().astype(int)) if last >= 0 else ()
@@ -280,7 +280,7 @@ def _line(batch: Paper, arm: str, run: Run, cpu_minutes: float, overrides: Seque
 
 
 def _append(results: Path, study: str, lines: Sequence[Line]) -> None:
-    """Adds lines to the file of a batch; one that a kill cut short stays a line of its own."""
+    """Appends lines to the file of a batch, on a new line if a killed process left the last one incomplete."""
     path = batch_path(results, study)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(to_json(line._asdict()), separators=(",", ":")) + "\n" for line in lines)
@@ -296,7 +296,7 @@ def _try(session: Session, job: Job, call: Any) -> None:
         return
     try:
         call()
-    except Exception as error:  # Also what XLA raises where memory ends.
+    except Exception as error:  # Includes XLA errors when memory runs out.
         _fail(session, name, describe_failure(error, session.request.results))
 
 

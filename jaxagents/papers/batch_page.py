@@ -1,4 +1,4 @@
-"""The page of a study, written from what its batch measured and what fresh seeds say, and its picture."""
+"""The page of a study, with its picture: what its batch measured, and what fresh seeds show."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +28,12 @@ def write_batch_page(
     Args:
         results: folder of results.
         batch: see `library.load_batch`.
-        rows: that were measured, see `measure_batch`.
-        checks: what its baselines must show.
-        claims: that were registered by the rule.
+        rows: measured rows, see `measure_batch`.
+        checks: findings about the baselines, which show whether the setting works.
+        claims: claims that the rule has registered.
 
     Returns:
-        Its path.
+        The path of the page.
     """
     study = batch.study
     path = results / STUDIES_FOLDER / f"{study.id}.md"
@@ -67,7 +67,7 @@ def write_batch_page(
 
 
 def _confirmed(claims: Sequence[Claim]) -> list[str]:
-    """Returns the table of what fresh seeds say."""
+    """Returns the table of the results on fresh seeds."""
     lines = []
     for claim in claims:
         for one in claim.verdict.headline:
@@ -89,7 +89,7 @@ def _confirmed(claims: Sequence[Claim]) -> list[str]:
 
 
 def _others(rows: Sequence[Measured], first: str) -> str:
-    """Returns the arms that are compared with another baseline."""
+    """Returns a sentence about the arms that are compared with another baseline."""
     others: dict[str, list[str]] = {}
     for row in rows:
         if row.rival not in ("", first):
@@ -99,7 +99,7 @@ def _others(rows: Sequence[Measured], first: str) -> str:
 
 
 def lay_out_batch(batch: Paper, rows: Sequence[Measured]) -> Forest:
-    """Lays out the differences of all arms to their rivals, in units of the smallest effect."""
+    """Lays out the differences of all arms from their rivals, in units of the smallest effect."""
     first, study = batch.study.arms[0].name if batch.study.arms else "", batch.study
     compared = {row.arm: row for row in rows if row.difference is not None}
     findings = {}

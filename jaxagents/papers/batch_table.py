@@ -1,4 +1,4 @@
-"""What a batch measured: every arm beside a baseline, mostly the first one, in words that follow from a rule."""
+"""Results of a batch: every arm compared with a baseline, usually the first one, in words that follow from a rule."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,21 +34,21 @@ class Measured(NamedTuple):
     """One arm of a batch.
 
     Attributes:
-        arm: its name.
+        arm: name of the arm.
         role: BASELINE or METHOD.
-        rival: the baseline that it is compared with; "" of the first baseline, and of arms that are compared with none.
-        word: by the rule of `describe`; "" without a rival.
-        values: of the study's metric by seed; none of runs that diverged before their first evaluation.
-        start: the metric of what the runs started from, by seed.
-        further: of the study's other metrics by name, values by seed.
-        mean: with its 95 % interval; None without a value.
-        difference: to the rival with its 95 % interval, more than 0 where the arm is better.
-        p: of the difference, adjusted by Holm over all arms of the batch.
-        trials: settings that were tried on the arm besides its own.
-        diverged: runs that ended in infinite or NaN parameters.
-        minutes: of all runs.
-        cpu_minutes: of all runs and cores.
-        failure: why it could not be run.
+        rival: baseline that the arm is compared with; "" for the first baseline, and for arms without a comparison.
+        word: word that the rule of `describe` gives; "" without a rival.
+        values: values of the study's metric by seed, without runs that diverged before their first evaluation.
+        start: the metric of the parameters that the runs started from, by seed.
+        further: values of the study's other metrics, by metric and seed.
+        mean: mean with its 95 % interval; None without values.
+        difference: difference from the rival with its 95 % interval, positive if the arm is better.
+        p: p-value of the difference, adjusted by Holm over all arms of the batch.
+        trials: number of settings that were tried on the arm besides its own.
+        diverged: number of runs that ended in infinite or NaN parameters.
+        minutes: minutes of all runs.
+        cpu_minutes: CPU minutes of all runs, over all cores.
+        failure: reason why the arm could not be run.
     """
 
     arm: str
@@ -78,7 +78,7 @@ class Measured(NamedTuple):
 
 
 def describe(difference: Interval, p: float, simultaneous: Interval, smallest: float) -> str:
-    """Returns the word for a difference to the baseline.
+    """Returns the word for a difference from the baseline.
 
     | word | when |
     |---|---|
@@ -87,10 +87,10 @@ def describe(difference: Interval, p: float, simultaneous: Interval, smallest: f
     | not separated | else |
 
     Args:
-        difference: mean and 95 % interval, more than 0 where the arm is better.
-        p: adjusted.
-        simultaneous: the interval of all differences at once.
-        smallest: the smallest effect worth having.
+        difference: mean and 95 % interval, positive if the arm is better.
+        p: adjusted p-value.
+        simultaneous: simultaneous interval, which holds for all differences at once.
+        smallest: smallest effect of practical interest.
     """
     if p < _LEVEL:
         return BETTER if difference.mean > 0.0 else WORSE
@@ -102,18 +102,18 @@ def describe(difference: Interval, p: float, simultaneous: Interval, smallest: f
 def measure_batch(
     batch: Paper, lines: Sequence[Line], composed: Mapping[str, Composed], failures: Mapping[str, str]
 ) -> tuple[list[Measured], list[Finding]]:
-    """Returns what was measured of every arm, and of the study's checks.
+    """Returns the results of every arm, and of the study's checks.
 
-    A check that is not held says that the setting cannot show a difference: then every arm has "no headroom".
+    A failed check means that the setting cannot show a difference: then every arm has "no headroom".
 
     Args:
         batch: see `library.load_batch`.
         lines: all stored runs, see `batch.read_batch`.
-        composed: its arms as they are now, by name.
-        failures: why arms could not be composed or run, by name.
+        composed: current arms of the batch, by name.
+        failures: reasons why arms could not be composed or run, by name.
 
     Returns:
-        The arms, baselines first, then by their difference; and the checks.
+        The arms, baselines first, then the others sorted by their difference; and the findings of the checks.
     """
     study, sign = batch.study, 1.0 if batch.study.higher_is_better else -1.0
     runs = counted_lines(batch, lines, composed)
@@ -170,7 +170,7 @@ def _rival_of(arm: str, study: Study) -> str:
 
 
 def counted_lines(batch: Paper, lines: Sequence[Line], composed: Mapping[str, Composed]) -> dict[str, dict[int, Line]]:
-    """Returns the runs that the table counts, by arm and seed: those of the arms as they are now."""
+    """Returns the runs that the table counts, by arm and seed: those of the arms' current settings."""
     return {
         name: {line.seed: line for line in lines if line.address == arm.address and line.seed in batch.seeds}
         for name, arm in composed.items()
@@ -192,7 +192,7 @@ def print_batch(batch: Paper, rows: Sequence[Measured], checks: Sequence[Finding
 
 
 def _check(expected: Expectation, runs: Mapping[str, Mapping[int, Line]], seeds: Sequence[int]) -> Finding:
-    """Decides a check of the study from the stored values, as a verdict would."""
+    """Decides a check of the study from the stored values, by the rule for verdicts."""
     if expected.kind == "wins":
         return Finding(expected, "check", UNDECIDED, reason="shares of games are not kept in a batch")
     columns = []
@@ -220,17 +220,17 @@ def _signed(interval: Interval, sign: float) -> Interval:
 
 
 def has_begun(row: Measured) -> bool:
-    """Returns whether there is a run of an arm, or a reason why there is none."""
+    """Returns whether an arm has a run, or a reason for having none."""
     return bool(row.values or row.diverged or row.failure)
 
 
 def columns_of(metric: str) -> tuple[str, ...]:
-    """Returns the head of the table of a batch."""
+    """Returns the header of a batch's table."""
     return ("arm", metric, "difference", "p", "beside the baseline", "seeds", "trials", "diverged", "CPU minutes")
 
 
 def cells_of(row: Measured) -> list[str]:
-    """Returns the cells of an arm."""
+    """Returns the table cells of an arm."""
     difference = "-" if row.difference is None else describe_interval(row.difference._asdict())
     return [
         row.arm,
@@ -246,7 +246,7 @@ def cells_of(row: Measured) -> list[str]:
 
 
 def notes_of(rows: Sequence[Measured], checks: Sequence[Finding]) -> list[str]:
-    """Returns sentences below the table: checks, what failed or was not run, what would look separated by chance."""
+    """Returns the sentences below the table: checks, failures, missing runs, and separations expected by chance."""
     compared = sum(row.difference is not None for row in rows)
     lines = [
         f"Check, {one.outcome}: {one.expectation.describe()}"

@@ -1,4 +1,4 @@
-"""Cards of what papers say, whether they are tested here or not."""
+"""Cards that summarise papers, whether or not they are tested here."""
 
 import re
 from collections.abc import Mapping
@@ -11,19 +11,19 @@ from jaxagents.papers.library import YamlLoader
 
 
 class Card(NamedTuple):
-    """What a paper says, tested here or not: an entry of `experiments/cards/<family>.yaml`.
+    """What a paper says, whether or not it is tested here: an entry of `experiments/cards/<family>.yaml`.
 
     Attributes:
-        id: of the paper.
-        number: of the paper.
-        title: of the paper.
+        id: id of the paper.
+        number: number of the paper.
+        title: title of the paper.
         kind: method, data, system, analysis, benchmark, survey, environment or theory.
         what: the idea in a sentence or two.
-        headline: the paper's own numbers.
-        source: where it is, and its code.
-        worlds: that a small version of it needs.
-        size: S, M or L, what it asks of this code base.
-        family: name of the file.
+        headline: the numbers that the paper reports.
+        source: where to find the paper and its code.
+        worlds: worlds that a small version of the paper needs.
+        size: effort that the paper would need in this code base: S, M or L.
+        family: name of the file without its ending.
     """
 
     id: str
@@ -45,9 +45,9 @@ class Family(NamedTuple):
     """A file of cards.
 
     Attributes:
-        name: of the file.
-        title: in words.
-        cards: by number.
+        name: name of the file.
+        title: title in words.
+        cards: cards in the order of their numbers.
     """
 
     name: str
@@ -62,7 +62,7 @@ def read_cards(folder: str | Path) -> list[Family]:
         folder: `experiments/cards`.
 
     Raises:
-        ValueError: there are none, a card lacks a field or has another one, or two have the same id.
+        ValueError: there are no cards, a card has a missing or unknown field, or two cards have the same id.
     """
     families = []
     for path in sorted(Path(folder).glob("*.yaml")):
@@ -83,6 +83,6 @@ def _make_card(path: Path, node: Mapping[str, Any]) -> Card:
         raise ValueError(
             f"{path.name}: `{node.get('id', 'a card')}` must have {', '.join(sorted(_FIELDS))}, got {description}."
         )
-    if not re.fullmatch(r"[\w-]+", str(node["id"])):  # It names a page.
+    if not re.fullmatch(r"[\w-]+", str(node["id"])):  # The id names a page.
         raise ValueError(f"{path.name}: `id` must be of letters, digits, _ and -, got {node['id']!r}.")
     return Card(**{**node, "worlds": tuple(node["worlds"]), "family": path.stem})

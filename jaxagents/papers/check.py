@@ -1,8 +1,8 @@
-"""Whether stored runs come out again: one seed of every arm with today's code, in units of the spread over seeds.
+"""Whether stored runs are reproduced: one seed of every arm with today's code, in units of the spread over seeds.
 
-What is found by its settings says nothing about code. After a change of learners one run of every arm tells whether
-the others still stand: a difference far above the spread is another algorithm, and `version` in the study's file lets
-its runs expire.
+Runs are found by their settings, which say nothing about the code. After a change of learners, one run of every arm
+shows whether the stored runs are still valid: a difference far above the spread means that the algorithm has changed;
+then raise `version` in the study's file, so that its runs no longer count.
 """
 
 import json
@@ -22,18 +22,18 @@ from jaxagents.reporting.progress import open_progress
 
 
 class Check(NamedTuple):
-    """What one seed of an arm logs today.
+    """What one seed of an arm logs with today's code.
 
     Attributes:
         paper: id of the paper.
         arm: name of the arm.
-        seed: that was run again; None: none is stored.
-        metric: that is compared, see `metrics.measure`.
-        stored: its value in the stored run; NaN without.
+        seed: seed that was run again; None: no run is stored.
+        metric: compared metric, see `metrics.measure`.
+        stored: its value in the stored run; NaN if there is none.
         today: its value in the run of today's code.
-        spread: standard deviation over the stored seeds; NaN of fewer than two.
-        same: whether everything that was logged is the same in every stored digit.
-        failure: why it could not be run.
+        spread: standard deviation over the stored seeds; NaN with fewer than two.
+        same: whether all logged values agree in every stored digit.
+        failure: reason why it could not be run.
     """
 
     paper: str
@@ -48,23 +48,23 @@ class Check(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Today's value minus the stored one in units of the spread; 0 where the run is the same."""
+        """Today's value minus the stored one, in units of the spread; 0 if the two runs are the same."""
         difference = 0.0 if self.same else self.today - self.stored
         return difference / self.spread if difference and self.spread else difference * math.inf if difference else 0.0
 
 
 def check_papers(papers: Sequence[Paper], request: Request) -> list[Check]:
-    """Runs one stored seed of every arm again; nothing is stored.
+    """Runs one stored seed of every arm again, and stores nothing.
 
-    The seed runs alone. Where others ran beside it, sums in another order may lead to another run of the same
-    algorithm, whose difference is of the size of the spread; with as many `seeds_at_once` it is the same program.
+    The seed runs alone. If others ran beside it, sums in another order may lead to a different run of the same
+    algorithm, with a difference of about the spread; with the same `seeds_at_once`, it is the same program.
 
     Args:
         papers: see `library.load_paper`.
-        request: which results, arms and seeds; the first seed that is stored is taken.
+        request: results, arms and seeds to check; the first stored seed is taken.
 
     Returns:
-        One check per arm; what papers share is run once.
+        One check per arm; runs that papers share are run once.
     """
     session = Session(request, open_progress(1, "check", enabled=False))
     checks: dict[str, Check] = {}
@@ -98,7 +98,7 @@ def _check(job: Job, check: Check, stored: Sequence[Run], session: Session) -> C
     try:
         prepare_devices([job])
         (today,) = run_seeds(job, job.seeds, session)
-    except Exception as error:  # One arm that fails stops no other.
+    except Exception as error:  # The failure of one arm stops no other.
         return check._replace(failure=" ".join(str(error).split()) or type(error).__name__)
     values = values_of({run.seed: run for run in stored}, check.metric)
     spread = float(np.std([*values.values()], ddof=1)) if len(values) > 1 else math.nan

@@ -1,4 +1,4 @@
-"""Claims with what is stored of them: registered by hand, see `experiments/papers`, or by the rule of `confirm`."""
+"""Claims with their stored runs: registered by hand, see `experiments/papers`, or by the rule of `confirm`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,16 +14,16 @@ from jaxagents.training.methods import Method
 
 
 class Claim(NamedTuple):
-    """A claim that was registered, with its runs.
+    """A registered claim, with its runs.
 
     Attributes:
-        paper: how it is tested.
-        runs: of its arms by name.
-        verdict: what they say.
-        composed: its arms as they are now, by name.
+        paper: how the claim is tested.
+        runs: runs of its arms by name.
+        verdict: what the runs say.
+        composed: current arms of the paper, by name.
         changed: what differs from what was registered before the first run.
-        is_trial: whether the runs are of small variants or of other settings, and say nothing about the claim.
-        number: 1 of the first registration by the rule, 2 where it was registered anew.
+        is_trial: whether the runs are of small variants or other settings, and thus say nothing about the claim.
+        number: 1 for the first registration by the rule, 2 if the claim was registered again.
     """
 
     paper: Paper
@@ -36,12 +36,12 @@ class Claim(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """Whether there is a verdict."""
+        """Whether the claim has a verdict."""
         return not self.is_trial and self.verdict.word not in (UNFINISHED, NOT_RUN)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Resolved config of what the treatment ends with, or the node of its function."""
+        """Resolved config of the treatment's last stage, or the node of its function."""
         treatment = self.composed[self.paper.arms[0].name]
         node = treatment.function if treatment.recipe is None else [*treatment.recipe.stages.values()][-1]
         return node or {}
@@ -54,14 +54,14 @@ class Claim(NamedTuple):
 def read_registered(
     paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
 ) -> Claim:
-    """Reads what is stored of a paper of `experiments/papers`.
+    """Reads the stored runs of a paper of `experiments/papers`.
 
     Args:
         paper: see `library.load_paper`.
-        config_folder: of the experiments.
+        config_folder: folder of the experiments' configs.
         results: folder of the store.
-        quick: reads the runs of the small variants.
-        overrides: of trials.
+        quick: whether to read the runs of the small variants.
+        overrides: overrides of trials.
     """
     composed = compose_arms(paper, config_folder, quick=quick, overrides=overrides)
     registered = compose_arms(paper, config_folder) if quick or overrides else composed
@@ -78,18 +78,18 @@ def read_confirmed(
     *,
     quick: bool = False,
 ) -> Claim:
-    """Reads what is stored of a confirmation.
+    """Reads the stored runs of a confirmation.
 
     Args:
         record: see `confirm.read_confirmations`.
-        batch: of its study.
-        methods: by id.
-        config_folder: of the experiments.
+        batch: batch of the study.
+        methods: methods by id.
+        config_folder: folder of the experiments' configs.
         results: folder of the store.
-        quick: reads the runs of the small variants.
+        quick: whether to read the runs of the small variants.
 
     Raises:
-        ValueError: there is no such method or arm any longer; the nearest names are offered.
+        ValueError: the method or arm no longer exists; the nearest names are offered.
     """
     if record.paper not in methods:
         raise ValueError(

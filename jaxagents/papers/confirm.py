@@ -1,21 +1,21 @@
-"""Confirming what a batch measured: the registration follows from a rule, and its runs are of fresh seeds.
+"""Confirming the results of a batch: the registration follows from a rule, and its runs use fresh seeds.
 
-For an arm whose method claims `above <rival>`, with the difference d of the batch in the direction of the claim:
+For an arm whose method claims `above <rival>`, with the batch's difference d in the direction of the claim:
 
 | | |
 |---|---|
 | headline | the arm is better than the rival by the margin m |
 | m | d / 2 where the 95 % interval of d excludes 0, else the smallest effect of the study |
 | first look | after the fewest seeds with a power of 0.9 at the measured spread, for the effect d, or 2 m: 8 or more |
-| | 8 where d lies against the claim: it needs no power to end what fails |
-| last look | after 24 seeds, or as many as are left, where the first one decides nothing |
+| | 8 if d contradicts the claim: to reject a claim needs no power |
+| last look | after 24 seeds, or as many as are left, if the first look decides nothing |
 | fresh | above all seeds of registered papers, below search seeds, no run of either arm, never registered for it |
 
-The interval of d is the one of the batch's table: paired by seed where that pays, as starts differ from seed to seed.
-A claim whose arms were changed since can be registered anew; the records of before stay in the file. "below" turns the
-sign; "equal to" asks for an interval within the smallest effect. A claim may be of another metric
-that the study reports, as in "rollout/thought_tokens_per_turn below grpo"; as the study names no smallest effect of it,
-the interval of d must exclude 0. Nothing is typed by hand.
+The interval of d is the one in the batch's table: paired by seed where that narrows it, because starts differ from seed
+to seed. If the arms of a claim have changed since, it can be registered again; earlier records stay in the file.
+"below" reverses the sign; "equal to" asks for an interval within the smallest effect. A claim may be about another
+metric that the study reports, as in "rollout/thought_tokens_per_turn below grpo"; because the study defines no smallest
+effect for it, the interval of d must exclude 0. Nothing is typed by hand.
 """
 
 import datetime
@@ -54,25 +54,25 @@ _KINDS = {"above": "higher", "below": "lower", "equal to": "equal"}
 
 
 class Confirmation(NamedTuple):
-    """A claim that was registered by the rule.
+    """A claim that the rule has registered.
 
     Attributes:
         paper: id of the method.
-        study: in which it was measured.
-        arm: that switches it on.
+        study: study in which it was measured.
+        arm: arm that switches the method on.
         rival: arm that it is compared with, or START.
         kind: "higher", "lower" or "equal".
-        margin: see the rule.
-        seeds: fresh ones.
-        power: of the first look.
-        measured: mean, low and high of the difference in the batch, arm minus rival.
+        margin: margin of the claim, see the rule.
+        seeds: fresh seeds.
+        power: power of the first look.
+        measured: mean and interval ends of the difference in the batch, arm minus rival.
         settings: hashes of the arms without versions, see `arms.Composed.settings`.
-        commit: of the code.
-        time: UTC.
-        looks: numbers of seeds after which a verdict may fall, see `study.Paper`; none: once, after all seeds.
-        metric: that is compared; "" in records of before: the study's.
-        digest: of all of this; another one says that the record was changed by hand.
-        number: 1 of the first registration of the paper, 2 of the second; not part of the file.
+        commit: commit of the code.
+        time: time of the registration, UTC.
+        looks: numbers of seeds after which a verdict may fall, see `study.Paper`; empty: only after all seeds.
+        metric: compared metric; "" in older records, which mean the study's metric.
+        digest: digest of all these fields; a mismatch shows that the record was changed by hand.
+        number: 1 for the first registration of the paper, 2 for the second; not part of the file.
     """
 
     paper: str
@@ -94,7 +94,7 @@ class Confirmation(NamedTuple):
 
 
 def read_confirmations(results: str | Path) -> dict[str, Confirmation]:
-    """Reads the confirmations that count, by paper: the newest of each.
+    """Reads the confirmations that count, by paper: the newest of each paper.
 
     Raises:
         ValueError: the file is damaged.
@@ -120,15 +120,15 @@ def _read_all(results: str | Path) -> dict[str, list[Confirmation]]:
 
 
 def confirmed_paper(batch: Paper, record: Confirmation, method: Method) -> Paper:
-    """Returns the paper of a confirmation: what `execution.run_papers` runs and `judge.judge` judges.
+    """Returns the paper of a confirmation, which `execution.run_papers` runs and `judge.judge` judges.
 
     Args:
-        batch: of its study, see `library.load_batch`.
-        record: of the registration.
-        method: of the paper.
+        batch: batch of the study, see `library.load_batch`.
+        record: record of the registration.
+        method: method of the paper.
 
     Raises:
-        ValueError: the study has an arm of the record no longer.
+        ValueError: the study no longer has one of the record's arms.
     """
     arms = {arm.name: arm for arm in batch.arms}
     named = [name for name in (record.arm, record.rival) if name != START]
@@ -148,12 +148,12 @@ def confirmed_paper(batch: Paper, record: Confirmation, method: Method) -> Paper
         seeds=tuple(record.seeds),
         looks=tuple(record.looks),
         arms=tuple(arms[name] for name in named),
-        study=replace(batch.study, checks=()),  # They were held in the batch; other baselines have no runs here.
+        study=replace(batch.study, checks=()),  # The batch has passed them; the other baselines have no runs here.
     )
 
 
 def confirmation_changes(record: Confirmation, composed: Mapping[str, Composed]) -> list[str]:
-    """Returns what is not as it was registered: arms whose settings have changed, and a record changed by hand."""
+    """Returns how things differ from the registration: arms with changed settings, or a record changed by hand."""
     changes = [
         name for name, settings in record.settings.items() if name in composed and composed[name].settings != settings
     ]
@@ -171,24 +171,25 @@ def confirm_batch(
     anew: bool = False,
     say: Callable[[str], Any] = lambda text: None,
 ) -> dict[str, Confirmation]:
-    """Registers the claims of a batch by the rule; those that are registered stay as they are.
+    """Registers the claims of a batch by the rule; existing registrations are left unchanged.
 
     Args:
         batch: see `library.load_batch`.
-        rows: that were measured, see `batch_table.measure_batch`.
-        methods: by id.
+        rows: measured rows, see `batch_table.measure_batch`.
+        methods: methods by id.
         composed: arms by name.
         results: folder of results.
-        arms: to confirm; None: those whose difference is separated from the baseline's, either way.
-        anew: registers those once more whose arms are not as they were registered, or which have another arm now.
-        say: reports claims that the rule cannot register, where no arms are named; the others are.
+        arms: arms to confirm; None: those whose difference from the baseline is separated, in either direction.
+        anew: whether to register those claims again whose settings or arm have changed since the registration.
+        say: function that reports claims that the rule cannot register, if no arms are named; the others are
+            registered.
 
     Returns:
         The registered claims of these arms, by paper.
 
     Raises:
-        ValueError: an arm is unknown, its method claims nothing that a run can show, or is registered with another
-            arm, it was not measured on enough seeds, or the checks of the study are not held.
+        ValueError: an arm is unknown, its method makes no claim that a run can test or is registered with another arm,
+            it was not measured on enough seeds, or a check of the study has failed.
     """
     measured = {row.arm: row for row in rows}
     if any(row.word == NO_HEADROOM for row in rows):
@@ -224,7 +225,7 @@ def confirm_batch(
 
 
 def method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method | None:
-    """Returns the method that an arm of a batch switches on or calls; None of an arm that is its own.
+    """Returns the method that an arm of a batch switches on or calls; None for an arm of the study itself.
 
     Raises:
         ValueError: the batch has no such arm; the nearest names are offered.
@@ -236,7 +237,7 @@ def method_of(batch: Paper, name: str, methods: Mapping[str, Method]) -> Method 
     named = methods_of(arms[name])
     if named or not function:
         return methods.get(named[0]) if named else None
-    # A function of the study itself: that of the only method that calls it there.
+    # A function of the study itself belongs to the only method that calls it there.
     calling = [
         method
         for method in methods.values()
@@ -300,15 +301,15 @@ def _register(
 
 
 def read_claim(method: Method, metrics: Sequence[str], arms: Sequence[str]) -> tuple[str, str, str]:
-    """Returns metric, direction and rival of what a method claims, `[<metric>] above|below|equal to <arm>`.
+    """Returns metric, direction and rival of a method's claim, `[<metric>] above|below|equal to <arm>`.
 
     Args:
-        method: with a field `Claim`.
-        metrics: that the study reports; the first one is meant where the claim names none.
-        arms: of the study.
+        method: method with a field `Claim`.
+        metrics: metrics that the study reports; a claim without a metric means the first one.
+        arms: arms of the study.
 
     Raises:
-        ValueError: it claims nothing, something of another metric, or beside an arm that is not there.
+        ValueError: there is no claim, or it is about an unreported metric or compares with an arm that does not exist.
     """
     claim = method.fields.get("Claim", "")
     found = re.match(r"(?:(.+?)\s+)??(above|below|equal to)\s+(\w+)", claim)
@@ -349,7 +350,7 @@ def _fresh_seeds(results: str | Path, arms: Sequence[Composed], earlier: Sequenc
 
 
 def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
-    """Adds the records that are not there; one that another process has added since it was looked for stays."""
+    """Adds the missing records; a record that another process has added in the meantime is kept."""
     with leased(results, "confirmations"):
         known = _read_all(results)
         for paper, record in made.items():
@@ -365,7 +366,7 @@ def _write(results: str | Path, made: Mapping[str, Confirmation]) -> None:
 
 def _digest(record: Confirmation) -> str:
     content = {name: value for name, value in to_json(record._asdict()).items() if name not in ("digest", "number")}
-    for later in ("looks", "metric"):  # Records of before have none.
+    for later in ("looks", "metric"):  # Older records lack these.
         if not content[later]:
             del content[later]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Runs papers: what is missing, from shared starts, into the store; several workers share the work."""
+"""Runs the missing runs of papers from shared starts into the store; several workers can share the work."""
 
 import math
 import time
@@ -52,11 +52,11 @@ class Session:
 
     Attributes:
         request: what to run.
-        progress: shows what is run.
-        failures: by arm, why it could not be run.
-        starts: that were loaded, by their address and by seed.
-        start_stages: address and stages of the latest recipe of a start, which keep what was compiled.
-        checked: papers whose metrics and budgets hold.
+        progress: display of what is being run.
+        failures: reasons why arms could not be run, by arm.
+        starts: loaded starts, by address and seed.
+        start_stages: address and stages of the latest start's recipe, kept for their compiled programs.
+        checked: papers whose metrics and budgets have been checked.
     """
 
     request: Request
@@ -68,17 +68,17 @@ class Session:
 
 
 def run_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
-    """Runs what is missing of papers; returns when nothing is missing any more, or has failed here.
+    """Runs the missing runs of papers; returns when none is missing, or all that are missing have failed here.
 
-    Arms that other workers are at are left to them, and looked at again: what a worker leaves behind, by whatever
-    signal it ended, is run by the others.
+    Arms that other workers have leased are left to them, and checked again later: if a worker dies, by whatever signal,
+    the others run what it has left.
 
     Args:
         papers: see `library.load_paper`.
         request: what to run.
 
     Returns:
-        Why arms failed, by `<paper>: <arm>`; a failure of one does not stop the others.
+        Reasons why arms failed, by `<paper>: <arm>`; the failure of one arm does not stop the others.
     """
     session = Session(request, open_progress(1, "reproduce", enabled=False))
     waiting = list(papers)
@@ -88,7 +88,7 @@ def run_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
             try:
                 if not _run_paper(paper, session):
                     busy.append(paper)
-            except Exception as error:  # One paper's mistake, or a full disk, stops no other.
+            except Exception as error:  # An error in one paper, or a full disk, stops no other.
                 _fail(session, paper.id, error)
         if len(busy) == len(waiting):
             time.sleep(_POLL_SECONDS)
@@ -99,27 +99,27 @@ def run_papers(papers: Sequence[Paper], request: Request) -> dict[str, str]:
 def read_paper_runs(
     paper: Paper, config_folder: str | Path, results: str | Path, *, quick: bool = False, overrides: Sequence[str] = ()
 ) -> dict[str, ArmRuns]:
-    """Reads the stored runs of all arms of a paper as they are now, by arm.
+    """Reads the stored runs of all arms of a paper, with their current settings, by arm.
 
     Args:
         paper: see `library.load_paper`.
-        config_folder: of the experiments.
+        config_folder: folder of the experiments' configs.
         results: folder of the store.
-        quick: those of the small variant.
-        overrides: of trials.
+        quick: whether to read those of the small variants.
+        overrides: overrides of trials.
 
     Returns:
-        What `judge.judge` judges.
+        The runs that `judge.judge` judges.
     """
     composed = compose_arms(paper, config_folder, quick=quick, overrides=overrides)
     return {name: read_runs(results, arm.address) for name, arm in composed.items()}
 
 
 def _run_paper(paper: Paper, session: Session) -> bool:
-    """Runs what nobody else is at; returns whether nothing is missing, but for what failed here."""
+    """Runs what no other worker has leased; returns whether nothing is missing except for what failed here."""
     request = session.request
     in_looks = bool(paper.looks) and request.seeds is None and not request.is_trial
-    if in_looks:  # Nothing beyond the next look, and nothing after one that decides.
+    if in_looks:  # Nothing beyond the next look, and nothing after a look that decides.
         runs = read_paper_runs(paper, request.config_folder, request.results)
         request = replace(request, seeds=judge(paper, runs).seeds)
     settings: dict[str, Any] = {"quick": request.quick, "overrides": request.overrides}
@@ -149,7 +149,7 @@ def _run_paper(paper: Paper, session: Session) -> bool:
     for job in jobs:
         try:
             finished &= _run_job(job, session)
-        except Exception as error:  # Also what XLA raises where memory ends.
+        except Exception as error:  # Includes XLA errors when memory runs out.
             _fail(session, f"{paper.id}: {job.composed.name}", error)
         job.stages.clear()  # Compiled programs are large.
     return finished and not in_looks
@@ -161,7 +161,7 @@ def _fail(session: Session, name: str, error: Exception) -> None:
 
 
 def describe_failure(error: Exception, results: Path) -> str:
-    """Says in one line why something could not be run; a full disk by the place that is full."""
+    """Describes in one line why something could not be run; for a full disk, it names the full folder."""
     message = " ".join(str(error).split()) or type(error).__name__
     full = is_full_disk(error)
     if full:
@@ -172,7 +172,7 @@ def describe_failure(error: Exception, results: Path) -> str:
 
 
 def _run_job(job: Job, session: Session) -> bool:
-    """Runs the seeds of a job that nobody else is at; returns whether all of them are stored."""
+    """Runs the seeds of a job that no other worker has leased; returns whether all of them are stored."""
     results, address = session.request.results, job.composed.address
 
     def missing() -> list[int]:
@@ -184,17 +184,17 @@ def _run_job(job: Job, session: Session) -> bool:
 def run_groups(
     job: Job, results: Path, missing: Callable[[], list[int]], store: Callable[[list[int]], Any], *, prefix: str = ""
 ) -> bool:
-    """Runs the seeds of a job that nobody else is at, group by group.
+    """Runs the seeds of a job that no other worker has leased, group by group.
 
     Args:
-        job: its `group` says how many seeds run side by side.
-        results: folder of the store, where the leases are.
-        missing: returns the seeds that are not stored.
-        store: runs seeds, and stores them.
-        prefix: of the names of leases.
+        job: job whose `group` is the number of seeds that run in parallel.
+        results: folder of the store, which holds the leases.
+        missing: function that returns the seeds that are not stored.
+        store: function that runs seeds and stores the runs.
+        prefix: prefix of the names of leases.
 
     Returns:
-        Whether none is missing any more; False where others are at them.
+        Whether no seed is missing; False if other workers have leased some.
     """
     while waiting := missing():
         leases: dict[int, Lease] = {}
@@ -204,7 +204,7 @@ def run_groups(
             if len(leases) == job.group:
                 break
         try:
-            if seeds := [seed for seed in missing() if seed in leases]:  # Not stored since it was looked for.
+            if seeds := [seed for seed in missing() if seed in leases]:  # Not stored in the meantime.
                 store(seeds)
         finally:
             for taken in leases.values():
@@ -215,12 +215,12 @@ def run_groups(
 
 
 def lease_name(composed: Composed, seed: int) -> str:
-    """Returns what the lease of a run is called."""
+    """Returns the name of a run's lease."""
     return f"{composed.address}-{seed}"
 
 
 def run_seeds(job: Job, seeds: Sequence[int], session: Session) -> list[Run]:
-    """Runs seeds of an arm from their starts, and stores nothing but starts that were missing."""
+    """Runs seeds of an arm from their starts; stores nothing except starts that were missing."""
     composed, paper = job.composed, job.paper
     if composed.recipe is not None and not job.stages:
         build_job(job, check=not job.logged)
@@ -268,7 +268,7 @@ def _store_group(job: Job, seeds: Sequence[int], session: Session) -> None:
 
 
 def _train_group(job: Job, seeds: Sequence[int], starts: Mapping[int, Start]) -> list[tuple[Curves, bool]]:
-    padded = [*seeds, *[seeds[-1]] * (job.group - len(seeds))]  # The last group runs in the same program.
+    padded = [*seeds, *[seeds[-1]] * (job.group - len(seeds))]  # The last group uses the same program.
     params = stack_params([starts[seed].params for seed in padded]) if starts else None
     progress = open_progress(steps_of(job.stages), f"{job.composed.name} {', '.join(map(str, seeds))}")
     try:
@@ -286,7 +286,7 @@ def _call(composed: Composed, seed: int, start: Start | None) -> Curves:
 
 
 def starts_of(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> dict[int, Start]:
-    """Returns the start of every seed; one for all of them unless the recipe has none of its own."""
+    """Returns the start of every seed; all share one if the recipe has a seed of its own."""
     if recipe is None:
         return {}
     of_seed = {seed: seed if recipe.seed is None else recipe.seed for seed in seeds}
@@ -295,7 +295,7 @@ def starts_of(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> 
     if missing := sorted({*of_seed.values()} - {*known}):
         if session.start_stages[0] != address:
             session.start_stages = (address, build_stages(recipe, 1))
-        # A start that all seeds share is a result; those of single seeds would be most of the store.
+        # A start that all seeds share is kept with the results; those of single seeds would take most of the space.
         folder = request.cache if recipe.seed is None else request.results
         options: dict[str, Any] = {"say": session.progress.message, "stages": session.start_stages[1]}
         known.update(prepare_starts(recipe, missing, folder, request.cache, **options))
@@ -303,7 +303,7 @@ def starts_of(recipe: Recipe | None, seeds: Sequence[int], session: Session) -> 
 
 
 def _require_same_start(results: Path, composed: Composed, starts: Mapping[int, Start]) -> None:
-    """Refuses to add runs from another start than the stored ones of the arm."""
+    """Refuses to add runs whose start differs from that of the arm's stored runs."""
     if composed.start is None or composed.start.seed is None:
         return
     here = {start.digest for start in starts.values()}
@@ -317,7 +317,7 @@ def _require_same_start(results: Path, composed: Composed, starts: Mapping[int, 
 
 
 def _prepend(curves: Curves, evaluation: Mapping[str, float]) -> None:
-    """Puts the evaluation of the start before the curves."""
+    """Prepends the evaluation of the start to the curves."""
     for name, value in evaluation.items():
         curve = curves.setdefault(name, {"steps": [], "values": []})
         curve["steps"].insert(0, 0)

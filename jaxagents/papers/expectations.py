@@ -1,4 +1,4 @@
-"""What should come out of a study or a paper, written down before the runs."""
+"""Expected results of a study or a paper, written down before the runs."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxagents.papers.metrics import parse_metric
 
-START = "start"  # In expectations, what the other arm starts from.
+START = "start"  # In expectations, stands for what the other arm starts from.
 _FORMS = (
     "{better: a, worse: b, margin: x} of the own metric, {higher: a, lower: b, margin: x}, {equal: [a, b], margin: x}, "
     "{arm: a, above: x}, {arm: a, below: x}, {arm: a, near: x, margin: y}, {arm: a, than: metric, margin: x} or "
@@ -15,23 +15,24 @@ _FORMS = (
 
 
 class Expectation(NamedTuple):
-    """One thing that should come out.
+    """One expected result.
 
     Attributes:
-        metric: of the arms; of "wins" a pattern such as `exploitability_*`, one metric per game.
+        metric: metric of the arms; for "wins" a pattern such as `exploitability_*`, one metric per game.
         kind: "higher" and "lower": the metric of the first arm is at least `margin` higher (lower) than that of the
-            second, or than another one of its own, `than`; "equal": they differ by `margin` at most; "above" and
-            "below": that of the only arm is above or below `margin`; "near": it is within `margin` of `value`; "wins":
-            the share of the games in which the first arm is best of all, or within `tolerance` of it, is above
-            `margin`.
-        arms: one, two, or all that are compared by "wins"; `START` is what the other arm starts from.
-        margin: in units of the metric.
-        confidence: of the interval that decides.
-        than: metric of the second arm, where it is another one.
-        value: of "near".
-        tolerance: of "wins".
-        effect: the size that is expected, which the number of seeds was chosen for; it decides nothing.
-        higher_is_better: of "wins".
+            second, or than another metric of the second arm, `than`; "equal": they differ by at most `margin`; "above"
+            and "below": the metric of the only arm is above or below `margin`; "near": it is within `margin` of
+            `value`; "wins": the share of games in which the first arm is best, or within `tolerance` of the best, is
+            above `margin`.
+        arms: names of one arm, two arms, or all that "wins" compares; `START` stands for what the other arm starts
+            from.
+        margin: margin, in units of the metric.
+        confidence: confidence of the interval that decides.
+        than: metric of the second arm, if it differs from `metric`.
+        value: target value of "near".
+        tolerance: distance from the best within which a game counts as won, for "wins".
+        effect: expected effect, for which the number of seeds was chosen; it decides nothing.
+        higher_is_better: whether higher values are better, for "wins".
     """
 
     metric: str
@@ -47,7 +48,7 @@ class Expectation(NamedTuple):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Returns the metrics that its arms must log; none of "wins", whose games are found by a pattern."""
+        """Returns the metrics that the arms must log; none for "wins", whose games are found by a pattern."""
         named = () if self.kind == "wins" else (self.metric, self.than)
         return tuple(metric for metric in named if metric is not None)
 
@@ -74,18 +75,18 @@ def make_expectations(
     """Reads the entries of `headline`, `secondary` or `checks`.
 
     Args:
-        name: of the list, for errors.
+        name: name of the list, for error messages.
         nodes: plain data, see `_FORMS`; each may have its own `metric`, `confidence` and `effect`.
-        metric: of entries without their own.
-        higher_is_better: of that metric.
-        arms: that may be named.
+        metric: metric of entries that do not name one.
+        higher_is_better: whether higher values of that metric are better.
+        arms: arms that may be named.
 
     Returns:
         The expectations.
 
     Raises:
-        ValueError: an entry has none of the forms, names an arm that is not there, a number is out of range, or a
-            metric cannot be read.
+        ValueError: an entry has none of the known forms, names an arm that does not exist, has a number out of range,
+            or has a metric that cannot be parsed.
     """
     if not isinstance(nodes or [], Sequence) or isinstance(nodes, str):
         raise ValueError(f"`{name}` must be a list of expectations, got {nodes!r}.")

@@ -1,4 +1,4 @@
-"""What came out of expectations against their margins: shapes for the templates `forest.html` and `forest.svg`."""
+"""Results of expectations, relative to their margins: shapes for the templates `forest.html` and `forest.svg`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,27 +8,27 @@ from jaxagents.papers.expectations import Expectation
 from jaxagents.papers.judge import Finding
 from jaxagents.reporting.tables import describe_interval
 
-_LEAST, _MOST = -3.0, 5.0  # Margins that the axis shows; what lies beyond is drawn at the border, as an arrow.
+_LEAST, _MOST = -3.0, 5.0  # Range of the axis in margins; values beyond it are drawn at the border, as arrows.
 _LEFT, _RIGHT, _WIDTH = 230.0, 560.0, 770.0
 _TOP, _BOTTOM, _ROW = 10.0, 44.0, 34.0
 _TICKS = (-2, -1, 0, 1, 2, 3, 4)
 _CAPTION = "in margins (0: no difference, 1: the margin); green: what was expected"
-_LABEL, _LINE = 24, 44  # Characters that have room.
+_LABEL, _LINE = 24, 44  # Numbers of characters that fit.
 
 
 class Row(NamedTuple):
     """One expectation.
 
     Attributes:
-        label: of its group; "" of further ones.
-        subject: what is compared.
-        text: what was measured.
+        label: label of the row's group; "" for all but its first row.
+        subject: compared quantities.
+        text: measured result.
         outcome: see `Finding`.
-        y: its middle.
-        band: ends of what the expectation asks for.
-        line: ends of the interval; None where nothing was measured.
-        dot: of the mean.
-        beyond: which ends of the interval lie beyond the axis: left, right.
+        y: vertical centre of the row.
+        band: ends of the range in which the expectation holds.
+        line: ends of the interval; None if nothing was measured.
+        dot: position of the mean.
+        beyond: whether the interval extends beyond the axis: left, right.
     """
 
     label: str
@@ -46,13 +46,13 @@ class Forest(NamedTuple):
     """A picture.
 
     Attributes:
-        title: what it shows.
-        caption: of its axis.
-        width: of the picture.
-        height: of the picture.
+        title: title of the picture.
+        caption: caption of the axis.
+        width: width of the picture.
+        height: height of the picture.
         axis: ends of the axis.
-        ticks: places and labels.
-        rows: from above.
+        ticks: positions and labels of the axis ticks.
+        rows: rows from top to bottom.
     """
 
     title: str
@@ -65,11 +65,11 @@ class Forest(NamedTuple):
 
 
 def lay_out_forest(title: str, groups: Mapping[str, Sequence[Finding]]) -> Forest:
-    """Lays out findings against their margins, those of a group below each other.
+    """Lays out findings relative to their margins, with those of a group below each other.
 
     Args:
-        title: of the picture.
-        groups: by the label of the first one, such as the headlines of papers.
+        title: title of the picture.
+        groups: findings by the label of their group, such as the headlines of papers.
     """
     findings = [(label * (not i), one) for label, of_group in groups.items() for i, one in enumerate(of_group)]
     rows = [_lay_out_row(label, one, _TOP + _ROW * (i + 0.5)) for i, (label, one) in enumerate(findings)]
@@ -80,15 +80,15 @@ def lay_out_forest(title: str, groups: Mapping[str, Sequence[Finding]]) -> Fores
 
 
 def in_margins(expected: Expectation, values: Sequence[float]) -> tuple[list[float], tuple[float, float]]:
-    """Returns values in units of an expectation's margin, and between which of them it holds.
+    """Returns values in units of an expectation's margin, and the range of values in which it holds.
 
-    The claim lies to the right: signs are turned where less is expected, so that "lower by 0.2" holds from 1 on, and
-    "below 0.2" from -1 on. Differences that must be equal, and values that must be near another one, hold from -1 to
-    1. Without a margin, the largest of the values is 2.
+    The claim lies to the right: signs are reversed if lower values are expected, so that "lower by 0.2" holds from 1
+    on, and "below 0.2" from -1 on. Differences that must be equal, and values that must be near a number, hold from -1
+    to 1. Without a margin, the largest of the values becomes 2.
 
     Args:
-        expected: whose margin is the unit.
-        values: of the difference, or of the only arm.
+        expected: expectation whose margin is the unit.
+        values: values of the difference, or of the only arm.
     """
     sign = -1.0 if expected.kind in ("lower", "below") else 1.0
     unit = abs(expected.margin) or max(map(abs, values)) / 2.0 or 1.0
@@ -135,6 +135,6 @@ def _cut(text: str, size: int) -> str:
 
 
 def _to_x(value: float) -> float:
-    """Returns the place of a number of margins, at the border where it lies beyond."""
+    """Returns the x-coordinate of a number of margins, clipped to the border."""
     share = (min(max(value, _LEAST), _MOST) - _LEAST) / (_MOST - _LEAST)
     return round(_LEFT + share * (_RIGHT - _LEFT), 1)

@@ -1,4 +1,4 @@
-"""The index of methods: how far every paper has come, computed from what is stored each time it is read."""
+"""The index of methods: how far each paper has come, computed from the stored results whenever it is read."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -25,14 +25,14 @@ _SEEDS = tuple(range(SEARCH_SEEDS, SEARCH_SEEDS + LEAST_SEEDS))
 
 
 class StudyEntry(NamedTuple):
-    """A study with what its batch measured.
+    """A study with the results of its batch.
 
     Attributes:
         batch: see `library.load_batch`.
-        methods: that its arms switch on, or call, by the arm's name.
-        lines: the runs that its table counts, by arm and seed.
-        rows: its arms; none where no batch was run.
-        checks: what its baselines must show.
+        methods: methods that the arms switch on or call, by the arm's name.
+        lines: runs that the table counts, by arm and seed.
+        rows: measured arms; empty if no batch was run.
+        checks: findings of the study's checks about its baselines.
     """
 
     batch: Paper
@@ -42,21 +42,21 @@ class StudyEntry(NamedTuple):
     checks: Sequence[Finding] = ()
 
     def arms_of(self, method: str) -> list[Arm]:
-        """Returns the arms that switch a method on: that of its name first, then those without another one."""
+        """Returns the arms that switch a method on: first the arm of the same name, then those with no other method."""
         arms = [arm for arm in self.batch.arms if method in self.methods[arm.name]]
         return sorted(arms, key=lambda arm: (arm.name != method, len(self.methods[arm.name])))
 
 
 class Entry(NamedTuple):
-    """A paper with all that there is of it.
+    """A paper with everything that is known about it.
 
     Attributes:
-        card: what it says.
-        method: its idea as an option of `configs/method`; None: it is not implemented.
-        studies: that measure it or test its claim, its own first.
-        measured: the arms that switch it on, its own first, with the study of each.
-        first: its claim as it was registered by hand, see `experiments/papers`.
-        confirmed: its claim as it was registered by the rule, see `confirm`.
+        card: summary of the paper.
+        method: its idea as an option of `configs/method`; None if it is not implemented.
+        studies: studies that measure the method or test its claim, its own study first.
+        measured: arms that switch the method on, with the study of each, its own study first.
+        first: claim that was registered by hand, see `experiments/papers`.
+        confirmed: claim that was registered by the rule, see `confirm`.
     """
 
     card: Card
@@ -68,12 +68,12 @@ class Entry(NamedTuple):
 
     @property
     def judged(self) -> Claim | None:
-        """What decides: the confirmation, whose seeds are fresh, else the first verdict."""
+        """The claim that decides: the confirmation, whose seeds are fresh, else the first verdict."""
         return next((one for one in (self.confirmed, self.first) if one is not None and one.decides), None)
 
     @property
     def seen(self) -> tuple[str, Interval] | None:
-        """The word and the difference of the first of its arms that was measured on enough seeds."""
+        """The word and the difference of the method's first arm that was measured on enough seeds."""
         rows = [row for _, row in self.measured if row.word != FEW]
         return next(((row.word, row.difference) for row in rows if row.difference is not None), None)
 
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What came out, in a word to filter by: of the verdict, else of the batch; "" without."""
+        """The result in one word to filter by: of the verdict, else of the batch; "" without a result."""
         if self.judged is not None:
             return self.judged.verdict.word
         if self.first is not None and self.first.is_trial:
@@ -94,7 +94,7 @@ class Entry(NamedTuple):
         return "" if self.seen is None else self.seen[0].partition(" within ")[0]
 
     def describe(self) -> str:
-        """Returns what was measured or judged in a phrase; "" where nothing was."""
+        """Returns the measured or judged result as a phrase; "" without a result."""
         if self.judged is not None:
             before = f" (first: {self.first.describe()})" if self.first and self.judged is self.confirmed else ""
             return f"{self.judged.describe()}{before}"
@@ -108,15 +108,15 @@ class Index(NamedTuple):
     """All papers and studies.
 
     Attributes:
-        entries: by id, one per card.
-        studies: by `<family>/<name>`.
+        entries: entries by id, one per card.
+        studies: studies by `<family>/<name>`.
     """
 
     entries: Mapping[str, Entry]
     studies: Mapping[str, StudyEntry]
 
     def counts(self) -> dict[str, int]:
-        """Returns how many papers have come at least as far as each level, and how many were reproduced."""
+        """Returns how many papers have reached at least each level, and how many were reproduced."""
         levels = Counter(entry.level for entry in self.entries.values())
         words = Counter(entry.word for entry in self.entries.values() if entry.level == JUDGED)
         judged, measured = levels[JUDGED], levels[JUDGED] + levels[MEASURED]
@@ -141,18 +141,19 @@ def read_index(
     quick: bool = False,
     only: str | None = None,
 ) -> Index:
-    """Reads what there is of all papers: cards, methods, batches of studies, verdicts and confirmations.
+    """Reads everything that is stored about all papers: cards, methods, batches, verdicts and confirmations.
 
     Args:
         families: see `read_cards`.
-        folder: that holds `papers` and `studies`.
-        config_folder: of the experiments that arms change, and of methods.
+        folder: folder that holds `papers` and `studies`.
+        config_folder: folder of the configs of methods, and of the experiments that arms change.
         results: folder of the store.
-        quick: reads the runs of the small variants.
-        only: id of a paper: of others and of studies that it has no part in, nothing is read.
+        quick: whether to read the runs of the small variants.
+        only: id of a paper: nothing is read about other papers, or about studies in which it has no part.
 
     Raises:
-        ValueError: there is no such folder, a paper has no card (the nearest ones are offered), or see `load_paper`.
+        ValueError: the folder does not exist, or a paper has no card (the nearest ones are offered); see also
+            `load_paper`.
     """
     if not Path(results).is_dir():
         raise ValueError(f"`results_folder` must be a folder of results, got {results}; run reproduce.py first.")
@@ -186,12 +187,12 @@ def read_index(
 
 
 def own_study(method: Method) -> str:
-    """Returns the name of the study that measures a method, which may not be there yet."""
+    """Returns the name of the study that measures a method; the study may not exist yet."""
     return method.fields["Study"].split()[0]
 
 
 def _require_cards(*found: tuple[str, Collection[str]], cards: Mapping[str, Card]) -> None:
-    """Refuses papers and methods without a card before anything is read, which takes minutes."""
+    """Refuses papers and methods without a card before anything is read, because reading takes minutes."""
     for where, names in found:
         for name in names:
             if name not in cards:
@@ -208,7 +209,7 @@ def _entry(
     first: Claim | None,
     confirmed: Claim | None,
 ) -> Entry:
-    """Joins what there is of a paper; the study that its method names is its own."""
+    """Combines everything known about a paper; the study that its method names is its own."""
     own = "" if method is None else own_study(method)
     arms = {name: study.arms_of(card.id) for name, study in studies.items()}
     named = [name for name in studies if own in (name, name.partition("/")[2])]

@@ -1,4 +1,4 @@
-"""From the runs of a paper's arms to what they say about its claim; computed when read, never stored."""
+"""Turns the runs of a paper's arms into a verdict about its claim, computed when read and never stored."""
 
 import fnmatch
 import math
@@ -28,15 +28,15 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE, ABSENT, UNFINISHED, NOT_RU
 
 
 class Finding(NamedTuple):
-    """What came out of one expectation.
+    """The result of one expectation.
 
     Attributes:
         expectation: see `Expectation.describe`.
         role: "headline", "secondary" or "check".
         outcome: HELD, NOT_HELD, UNDECIDED or MISSING.
-        measured: the difference (first arm minus second), or the value of the only arm; with its interval.
-        seeds: that count.
-        reason: why nothing was measured, or which thresholds were not reached.
+        measured: difference (first arm minus second) or value of the only arm, with its interval.
+        seeds: seeds that the finding counts.
+        reason: reason why nothing was measured, or which thresholds were not reached.
     """
 
     expectation: Expectation
@@ -48,19 +48,19 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the runs say about a paper.
+    """What the runs say about a paper's claim.
 
     Attributes:
         word: one of `VERDICTS`.
         mechanism: whether only the mechanism of the claim was tested.
         headline: findings that decide.
-        secondary: findings that are counted.
+        secondary: findings that are counted, but do not decide.
         checks: findings about the baselines of the study.
-        seeds: that decided, or that the next look waits for.
-        done: runs of these seeds that are stored, of all arms.
-        needed: runs of these seeds, of all arms.
-        diverged: diverged runs among them, by arm.
-        minutes: that the runs took.
+        seeds: seeds that decided, or for which the next look waits.
+        done: number of stored runs of these seeds, over all arms.
+        needed: number of runs of these seeds, over all arms.
+        diverged: numbers of diverged runs among them, by arm.
+        minutes: duration of the runs in minutes.
     """
 
     word: str
@@ -75,11 +75,11 @@ class Verdict(NamedTuple):
     minutes: float
 
     def describe(self, *, trial: bool = False, changed: bool = False) -> str:
-        """Returns the verdict in words: such as "unfinished (3 of 16 runs)".
+        """Returns the verdict in words, such as "unfinished (3 of 16 runs)".
 
         Args:
             trial: whether the runs are of small variants or other settings, which say nothing about the claim.
-            changed: whether something is not as it was registered, which is printed behind the verdict.
+            changed: whether something differs from the registration; this is added after the verdict.
         """
         if changed:
             return f"{self.describe(trial=trial)}, changed since registered"
@@ -96,23 +96,23 @@ class Verdict(NamedTuple):
 
 
 def decide(expectation: Expectation, interval: Interval) -> str:
-    """Applies the rule of verdicts.
+    """Applies the rule for verdicts.
 
-    With the difference d (first arm minus second; its sign turned for "lower"), its mean over seeds, the interval
+    With the difference d (first arm minus second; its sign reversed for "lower"), its mean over seeds, its interval
     `[low, high]` at the stated confidence, and the margin m:
 
     | expectation | held | not held |
     |---|---|---|
     | higher, lower | mean >= m and low > 0: the interval excludes 0, the mean reaches m | high < m, or high <= 0 |
-    | equal, near (value minus the stated number in place of d) | -m <= low and high <= m | low >= m or high <= -m |
-    | above, below, wins (value in place of d; signs turned for below) | low >= m | high < m |
+    | equal, near (value minus the stated number instead of d) | -m <= low and high <= m | low >= m or high <= -m |
+    | above, below, wins (value instead of d; signs reversed for below) | low >= m | high < m |
 
-    Everything else is undecided; an interval without width (a function without randomness) never is. "Held" does not
-    say that the true difference reaches the margin: where it equals the margin, about half of all trials hold.
+    Everything else is undecided; an interval of width zero (a deterministic function) never is. "Held" does not mean
+    that the true difference reaches the margin: if it equals the margin, about half of all trials hold.
 
     Args:
-        expectation: what should come out.
-        interval: of the difference, or of the only arm.
+        expectation: expected result.
+        interval: interval of the difference, or of the only arm.
 
     Returns:
         HELD, NOT_HELD or UNDECIDED.
@@ -134,28 +134,28 @@ def decide(expectation: Expectation, interval: Interval) -> str:
 
 
 def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
-    """Computes the verdict of a paper from the runs of exactly its committed seeds.
+    """Computes the verdict on a paper from the runs of exactly its committed seeds.
 
     Differences of arms have Welch's interval, see `statistics.paired_or_welch_interval` for the exception; values of
     one arm, differences within its runs and shares of games have Student's. Only the headline and the study's checks
-    decide: a check that is not held makes the phenomenon absent; else a run that is missing leaves the paper unfinished
-    (not run where there are none); else a check that is undecided makes it inconclusive; else a headline that is not
-    held makes it not reproduced; else one that is undecided makes it inconclusive; else it is reproduced. Both of two
-    headlines must be held, which needs no adjustment of their levels (Berger, 1982, an intersection-union test).
+    decide, in this order: a failed check means "phenomenon absent"; a missing run means "unfinished" ("not run" without
+    any run); an undecided check means "inconclusive"; a headline that is not held means "not reproduced"; an undecided
+    headline means "inconclusive"; otherwise the claim is "reproduced". If there are two headlines, both must hold,
+    which needs no adjustment of their levels (Berger, 1982, an intersection-union test).
 
-    With `looks`, the first look that decides is the verdict. Every look spends a part of the error, see
-    `statistics.spent_levels`, so that all of them together err as often as a single one. Before `LEAST_SEEDS` seeds
-    only "phenomenon absent" ends a paper.
+    With `looks`, the first look that decides gives the verdict. Every look spends part of the error, see
+    `statistics.spent_levels`, so that all looks together err as often as a single one. With fewer than `LEAST_SEEDS`
+    seeds, only "phenomenon absent" ends a paper.
 
     Args:
-        paper: its expectations.
-        runs: of its arms by name, see `read_runs`; other seeds than the committed ones do not count.
+        paper: paper with its expectations.
+        runs: runs of the arms by name, see `read_runs`; seeds other than the committed ones do not count.
 
     Returns:
         The verdict.
 
     Raises:
-        ValueError: a metric that no arm logs, as one that is misspelt; the nearest names are offered.
+        ValueError: no arm logs a metric, for example because it is misspelt; the nearest names are offered.
     """
     for look, share in zip(paper.looks, spent_levels([look / len(paper.seeds) for look in paper.looks])):
         verdict = _judge(replace(paper, seeds=paper.seeds[:look], looks=()), runs, share)
@@ -166,7 +166,7 @@ def judge(paper: Paper, runs: Mapping[str, ArmRuns]) -> Verdict:
 
 
 def _judge(paper: Paper, runs: Mapping[str, ArmRuns], share: float) -> Verdict:
-    """Returns the verdict of a look, which may spend this share of the error."""
+    """Returns the verdict of one look, which may spend this share of the error."""
     runs = {arm.name: _committed(paper, runs.get(arm.name, ArmRuns({}))) for arm in paper.arms}
     _require_logged(paper, runs)
     groups = {"headline": paper.headline, "secondary": paper.secondary, "check": paper.study.checks}
@@ -191,10 +191,10 @@ def _judge(paper: Paper, runs: Mapping[str, ArmRuns], share: float) -> Verdict:
 
 
 def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
-    """Refuses metrics that no arm of an expectation logs, once each of them has a run that did not diverge.
+    """Refuses metrics that no arm of an expectation logs, once each of these arms has a run that did not diverge.
 
-    Further metrics to report are refused that no arm of the paper logs, once all have a run; not in a confirmation,
-    whose study may report them of other arms.
+    Once all arms have a run, this also refuses further reported metrics that no arm of the paper logs, except in a
+    confirmation, whose study may report them for other arms.
     """
     groups = {"headline": paper.headline, "secondary": paper.secondary, "checks": paper.study.checks}
     named = [
@@ -226,12 +226,12 @@ def _require_logged(paper: Paper, runs: Mapping[str, ArmRuns]) -> None:
 def values_of(runs: Mapping[int, Run], metric: str, *, at_start: bool = False) -> dict[int, float]:
     """Returns a metric of an arm by seed; seeds without a finite value, or without the metric, are left out.
 
-    A run that diverged before it reached a threshold has no value: it did not last to the horizon.
+    A run that diverged before it reached a threshold has no value, because it did not last until the horizon.
 
     Args:
-        runs: of the arm by seed.
+        runs: runs of the arm by seed.
         metric: see `metrics.measure`.
-        at_start: returns the metric of what the runs started from.
+        at_start: whether to return the metric of what the runs started from.
     """
     values = {}
     for seed, run in runs.items():
@@ -301,7 +301,7 @@ def _find(paper: Paper, role: str, expected: Expectation, runs: Mapping[str, Arm
 
 
 def _censored(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
-    """Returns how many runs of an arm did not reach the threshold of a metric."""
+    """Returns a note on how many runs of an arm did not reach the threshold of a metric."""
     if arm == START or parse_metric(metric).reduction != "until":
         return ""
     count = sum(bool(measure(metric, run.curves).reason) for run in runs[arm].runs.values())
@@ -309,12 +309,12 @@ def _censored(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
 
 
 def _starts(paper: Paper, runs: ArmRuns) -> int:
-    """Returns how many starts the runs of an arm have, where they should have one."""
+    """Returns how many different starts the runs of an arm have, if they must all share one."""
     return 1 if paper.study.start_seed is None else len({run.start for run in runs.runs.values()})
 
 
 def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
-    """Returns why an arm has no number of a metric in every run, with the first seed in which it lacks it."""
+    """Returns why an arm does not have a value of a metric in every run, with the first seed that lacks it."""
     of_arm = runs[arm].runs if arm in runs else {}
     for seed in sorted({*of_arm} - {*values_of(of_arm, metric)}):
         try:
@@ -327,7 +327,7 @@ def _why(metric: str, arm: str, runs: Mapping[str, ArmRuns]) -> str:
 
 
 def _share_won(expected: Expectation, arms: Sequence[Mapping[int, Run]], seeds: Sequence[int]) -> np.ndarray:
-    """Computes by seed the share of the games in which the first arm is best, or within the tolerance of the best."""
+    """Computes, by seed, the share of games in which the first arm is best, or within the tolerance of the best."""
     sign = 1.0 if expected.higher_is_better else -1.0
     shares = []
     for seed in seeds:

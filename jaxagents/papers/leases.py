@@ -1,4 +1,4 @@
-"""Leases: which worker is at what. A lease ends with its process, however that ends, and is then free at once."""
+"""Leases, which mark what a worker is running. A lease ends with its process, however that ends."""
 
 import fcntl
 import os
@@ -15,32 +15,32 @@ _POLL_SECONDS = 0.05
 
 
 class Lease:
-    """An open lock on the file of a lease; `release` ends it, as the end of the process does."""
+    """An open lock on the file of a lease; it ends with `release`, or with the process."""
 
     def __init__(self, file: IO[str], path: Path) -> None:
         self._file, self._path = file, path
 
     def release(self) -> None:
-        """Ends the lease; its file goes first, so that nobody waits at a file that is no longer there."""
+        """Ends the lease; its file is removed first, so that nobody waits for a file that no longer exists."""
         self._path.unlink(missing_ok=True)
         self._file.close()
 
 
 def take_lease(results: str | Path, name: str) -> Lease | None:
-    """Takes a lease, or leaves it to who has it.
+    """Takes a lease, unless someone else holds it.
 
     The lock is the kernel's (`flock`): a worker that was killed, by any signal, holds none. After locking, the file is
-    compared with the one that has the name now, as its last holder may just have removed it.
+    compared with the one that has the name now, because the last holder may just have removed it.
 
     Args:
         results: folder of results.
-        name: of what is leased.
+        name: name of the leased resource.
 
     Returns:
-        The lease; None where another process, or this one, has it.
+        The lease; None if this or another process holds it.
 
     Raises:
-        OSError: the file cannot be written; nobody has the lease then.
+        OSError: the file cannot be written, and so nobody holds the lease.
     """
     path = Path(results) / LEASES_FOLDER / name.replace("/", "-")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def take_lease(results: str | Path, name: str) -> Lease | None:
             try:
                 file.truncate(0)
                 os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-            except OSError:  # No room for a line.
+            except OSError:  # The disk has no room for a line.
                 lease.release()
                 raise
             return lease
@@ -69,7 +69,7 @@ def take_lease(results: str | Path, name: str) -> Lease | None:
 
 @contextmanager
 def leased(results: str | Path, name: str) -> Iterator[None]:
-    """Holds a lease for a block, and waits for it: what is read and written within is nobody else's meanwhile."""
+    """Waits for a lease and holds it during a block, so that nobody else reads or writes the resource meanwhile."""
     while (lease := take_lease(results, name)) is None:
         time.sleep(_POLL_SECONDS)
     try:
@@ -79,7 +79,7 @@ def leased(results: str | Path, name: str) -> Iterator[None]:
 
 
 def held_leases(results: str | Path) -> dict[str, str]:
-    """Returns who has which lease, by its name; those of processes that have ended do not count."""
+    """Returns the holder of every lease by its name; leases of processes that have ended do not count."""
     held = {}
     for path in sorted((Path(results) / LEASES_FOLDER).glob("*")):
         try:

@@ -1,6 +1,6 @@
 """Files of studies and papers: `experiments/studies/<family>/<name>.yaml`, `experiments/papers/<family>/<id>.yaml`.
 
-Notes stand in a file of Markdown beside each, with the same name.
+Notes are in a Markdown file of the same name beside each.
 """
 
 import fnmatch
@@ -13,11 +13,11 @@ import yaml
 
 from jaxagents.papers.study import Paper, Study, make_paper, make_study, nearest
 
-YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where it was built.
+YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, if it was built.
 
 
 def paper_files(folder: str | Path) -> dict[str, Path]:
-    """Returns the file of every paper by its id, in order: `<folder>/papers/<family>/<id>.yaml`."""
+    """Returns the file of every paper by its id, in sorted order: `<folder>/papers/<family>/<id>.yaml`."""
     return {path.stem: path for path in sorted((Path(folder) / "papers").glob("*/*.yaml"), key=lambda path: path.stem)}
 
 
@@ -30,15 +30,15 @@ def select_papers(folder: str | Path, wanted: Sequence[str] = (), studies: Seque
     """Returns the ids of papers.
 
     Args:
-        folder: that holds `papers` and `studies`, such as `experiments`.
-        wanted: ids, `<family>/*`, or `all`.
-        studies: names of studies, with or without their family: all of their papers.
+        folder: folder that holds `papers` and `studies`, such as `experiments`.
+        wanted: ids of papers, `<family>/*`, or `all`.
+        studies: names of studies, with or without their family, whose papers are all included.
 
     Returns:
         The ids, each once.
 
     Raises:
-        ValueError: an unknown paper, family or study; the nearest names are offered.
+        ValueError: a paper, family or study is unknown; the nearest names are offered.
     """
     files, found = paper_files(folder), []
     names = {f"{path.parent.name}/{paper}": paper for paper, path in files.items()}
@@ -62,28 +62,28 @@ def load_study(folder: str | Path, name: str) -> Study:
     """Reads a study.
 
     Args:
-        folder: that holds `papers` and `studies`, such as `experiments`.
-        name: of the file, with or without its family.
+        folder: folder that holds `papers` and `studies`, such as `experiments`.
+        name: name of the file, with or without its family.
 
     Raises:
-        ValueError: there is no such study (the nearest ones are offered), or its file does not hold.
+        ValueError: the study does not exist (the nearest ones are offered), or its file is invalid.
     """
     path = _study_path(folder, name)
     return _named(path, lambda: make_study({**_read(path), "id": f"{path.parent.name}/{path.stem}"}))
 
 
 def load_batch(folder: str | Path, name: str, seeds: Sequence[int]) -> Paper:
-    """Reads a study as one batch: its baselines, its methods, and the own arms of all papers that are tested in it.
+    """Reads a study as one batch: its baselines, its methods, and the own arms of all papers that it tests.
 
-    Every seed has a start of its own, whatever the study's papers were judged with.
+    Every seed has a separate start, regardless of the starts with which the study's papers were judged.
 
     Args:
-        folder: that holds `papers` and `studies`, such as `experiments`.
-        name: of the study's file, with or without its family.
-        seeds: of the batch.
+        folder: folder that holds `papers` and `studies`, such as `experiments`.
+        name: name of the study's file, with or without its family.
+        seeds: seeds of the batch.
 
     Returns:
-        What `batch.run_batch` runs: arms without a headline.
+        The arms that `batch.run_batch` runs, without a headline.
     """
     study = load_study(folder, name)
     arms = {arm.name: arm for arm in (*study.arms, *study.methods)}
@@ -104,14 +104,14 @@ def load_paper(folder: str | Path, paper_id: str) -> Paper:
     """Reads a paper and its study.
 
     Args:
-        folder: that holds `papers` and `studies`, such as `experiments`.
-        paper_id: name of the file without family and `.yaml`.
+        folder: folder that holds `papers` and `studies`, such as `experiments`.
+        paper_id: name of the file without its family and `.yaml`.
 
     Returns:
         The paper.
 
     Raises:
-        ValueError: there is no such paper or study (the nearest ones are offered), or its file does not hold.
+        ValueError: the paper or study does not exist (the nearest ones are offered), or its file is invalid.
     """
     files = paper_files(folder)
     if paper_id not in files:

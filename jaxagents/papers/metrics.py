@@ -1,20 +1,20 @@
-"""What a metric of a paper means: which logged values it reads, and how they become one number.
+"""Metrics of papers: which logged values they read, and how these become one number.
 
 | metric | number |
 |---|---|
-| `x`, `last(x)`, `first(x)` | the last, the first value of x |
-| `mean(x)`, `std(x)`, `min(x)`, `max(x)` | over all of training |
+| `x`, `last(x)`, `first(x)` | the last or the first value of x |
+| `mean(x)`, `std(x)`, `min(x)`, `max(x)` | statistics over all of training |
 | `early(x)`, `late(x)`, `tail(x)` | mean over the first half, the second half, the last tenth |
 | `early(x, 0.1)`, `late(x, 0.2)` | mean over another share |
-| `x@turns=N` | x at N turns, on the line between its neighbours; also episodes, tokens, env_steps |
-| `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, until x is at least (at most) v; all where it never is |
+| `x@turns=N` | x at N turns, interpolated linearly; also at episodes, tokens or env_steps |
+| `until(x, v)`, `until(x, <=v, turns)` | steps, or turns, until x is at least (at most) v; all if it never is |
 | `score(x_, y)` | last exp(mean ln(1 + s)) - 1 of all s, in percent, whose names begin with x_ or y: Crafter's score |
 
 References:
     Hafner (2022), Benchmarking the spectrum of agent capabilities (Crafter), equation 1: a geometric mean of success
-    rates, in which achievements that are seldom reached count as much as easy ones.
+    rates, in which rarely reached achievements count as much as easy ones.
     Royston and Parmar (2013), Restricted mean survival time: a time that is not reached is censored at the horizon, and
-    the mean of min(time, horizon) is compared. Arms must be trained equally long for this.
+    the mean of min(time, horizon) is compared. For this, arms must be trained for the same length.
 """
 
 import difflib
@@ -47,14 +47,14 @@ _KNOWN = (*_REDUCTIONS, *_SHARES, "until")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, taken apart.
+    """A parsed metric.
 
     Attributes:
-        name: of the logged value; of a score, beginnings of names with commas between.
-        reduction: word before the bracket; "at" of `x@turns=N`.
-        number: share of a window, threshold of `until`, budget of `at`.
-        unit: of the budget, one of `COUNTERS`; None: the steps of the run.
-        rising: whether `until` waits for values of at least the threshold, not at most.
+        name: name of the logged value; for a score, beginnings of names, separated by commas.
+        reduction: word before the parenthesis; "at" for `x@turns=N`.
+        number: share of a window, threshold of `until`, or budget of `at`.
+        unit: unit of the budget, one of `COUNTERS`; None: steps of the run.
+        rising: whether `until` waits for values of at least the threshold; otherwise, of at most the threshold.
     """
 
     name: str
@@ -65,17 +65,17 @@ class Metric:
 
 
 class Measured(NamedTuple):
-    """A number of one run; with the reason, NaN where there is none, and the end where no threshold was reached."""
+    """A number of one run; NaN with a reason if there is none, and the horizon if a threshold was not reached."""
 
     value: float
     reason: str = ""
 
 
 def parse_metric(text: str) -> Metric:
-    """Takes a metric apart, see the table of this module.
+    """Parses a metric, see the table of this module.
 
     Raises:
-        ValueError: it is no metric; says what it lacks, and offers the nearest names.
+        ValueError: the text is not a metric; the message says what it lacks, and offers the nearest names.
     """
     if called := re.fullmatch(r"\s*(\w+)\(([^()]*)\)\s*", text):
         return _parse_call(text, called[1], [part.strip() for part in called[2].split(",")])
@@ -90,14 +90,14 @@ def parse_metric(text: str) -> Metric:
 
 
 def find_metrics(metric: str, names: Sequence[str]) -> list[str]:
-    """Returns the logged names that a metric reduces: itself, or under `eval/`; several of a score.
+    """Returns the logged names that a metric reduces: the name itself, or under `eval/`; several for a score.
 
     Args:
         metric: see the table of this module.
-        names: that are logged.
+        names: logged names.
 
     Raises:
-        ValueError: nothing of this name, or no counter of the unit, is logged; the nearest names are offered.
+        ValueError: no value of this name, or no counter of the unit, is logged; the nearest names are offered.
     """
     parsed = parse_metric(metric)
     if parsed.unit is not None and f"rollout/{parsed.unit}" not in names:
@@ -114,10 +114,10 @@ def find_metrics(metric: str, names: Sequence[str]) -> list[str]:
 
 
 def curve_of(metric: str, curves: Curves) -> tuple[str, dict[str, list]]:
-    """Returns the curve that a metric reduces, and how it is called: what is logged, or a score at every point.
+    """Returns the name and the curve that a metric reduces: a logged value, or a score at every point.
 
     Raises:
-        ValueError: see `find_metrics`; or the rates of a score are logged at different points.
+        ValueError: see `find_metrics`; or the success rates of a score are logged at different points.
     """
     found = find_metrics(metric, list(curves))
     if parse_metric(metric).reduction != "score":
@@ -132,12 +132,12 @@ def curve_of(metric: str, curves: Curves) -> tuple[str, dict[str, list]]:
 
 
 def measure(metric: str, curves: Curves) -> Measured:
-    """Reduces what one run logged to the number that a metric means.
+    """Reduces the logged values of one run to the number that a metric defines.
 
     Args:
         metric: see the table of this module.
-        curves: of one run; values that are not finite (nothing was counted) do not count. The counters of experience,
-            `rollout/turns` and so on, are those since the start of the run.
+        curves: curves of one run; values that are not finite (nothing was counted) are skipped. The counters of
+            experience, such as `rollout/turns`, count since the start of the run.
 
     Returns:
         The number, see `Measured`.
@@ -184,7 +184,7 @@ def _parse_call(text: str, reduction: str, arguments: list[str]) -> Metric:
 
 
 def _find(metric: str, name: str, names: Sequence[str], fits: Callable[[str, str], bool]) -> list[str]:
-    """Returns the names that fit one, or those under `eval/` where there are none."""
+    """Returns the names that match, or, if there are none, those that match under `eval/`."""
     for candidate in (name, f"eval/{name}"):
         if found := [logged for logged in names if fits(logged, candidate)]:
             return found
@@ -210,9 +210,9 @@ def _read_unit(text: str, unit: str) -> str:
 
 
 def _window(steps: np.ndarray, reduction: str, share: Fraction) -> np.ndarray:
-    """Returns which points are in the first or the last share of the steps: one at least.
+    """Returns which points are in the first or the last share of the steps, at least one.
 
-    A value over training is a mean over the steps before it, so that a point in the middle is of the first half.
+    A value over training is a mean over the steps before it, so that a point in the middle belongs to the first half.
     """
     end = Fraction(steps[-1])
     if reduction == "early":
@@ -225,7 +225,7 @@ def _window(steps: np.ndarray, reduction: str, share: Fraction) -> np.ndarray:
 
 
 def _experience(counter: Mapping[str, list], steps: np.ndarray) -> np.ndarray:
-    """Returns what was counted by each of the steps, nothing at step 0."""
+    """Returns the experience that was counted up to each of the steps; 0 at step 0."""
     return np.interp(steps, [0.0, *counter["steps"]], [0.0, *counter["values"]])
 
 

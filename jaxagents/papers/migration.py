@@ -1,7 +1,7 @@
-"""Moves stored runs whose settings are only called otherwise today.
+"""Moves stored runs whose settings have only been renamed.
 
-A run is found by the hash of its settings, names of functions and options among them. Where a name was changed, or an
-option was added that changes nothing, the runs are moved to where they are looked for today.
+A run is found by the hash of its settings, which include names of functions and options. If a name has changed, or an
+option without effect was added, the runs are moved to their current address.
 """
 
 import os
@@ -31,12 +31,12 @@ def migrate(
 
     Args:
         papers: see `library.load_paper`.
-        request: which results.
-        renamed: by the name of before the name of today: of functions, modules and options.
-        added: by the name of a new option the value at which it changes nothing.
+        request: request that selects the results.
+        renamed: current names of functions, modules and options, by their old names.
+        added: values at which new options change nothing, by the option's name.
 
     Returns:
-        How many runs and starts were moved. What they were moved from is in `<results>/earlier`.
+        Numbers of runs and starts that were moved. Their old files are in `<results>/earlier`.
     """
     before = partial(_before, names={new: old for old, new in renamed.items()}, added=added)
     moved: Counter[str] = Counter(runs=0, starts=0)
@@ -80,7 +80,7 @@ def _copy_starts(folder: Path, start: Recipe, asked: Mapping[str, Any], sources:
 
 
 def _files(folder: Path, asked: Mapping[str, Any], address: str, sources: set[Path]) -> list[Path]:
-    """Returns the files of what was asked before, and adds their folder, unless it is that of today."""
+    """Returns the files under the old settings, and records their folder in `sources`, if the address has changed."""
     own = folder / config_hash(asked)
     found = [] if own.name == address else [path for path in sorted(own.glob("[0-9]*.*")) if path.suffix in _SUFFIXES]
     if found:
@@ -89,7 +89,7 @@ def _files(folder: Path, asked: Mapping[str, Any], address: str, sources: set[Pa
 
 
 def _before(node: Any, names: Mapping[str, str], added: Mapping[str, Any]) -> Any:
-    """Returns settings as they were called before: new options left out, names set back."""
+    """Returns settings with their old names, and without new options that change nothing."""
     if isinstance(node, list | tuple):
         return [_before(one, names, added) for one in node]
     if isinstance(node, str):

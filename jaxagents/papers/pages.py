@@ -1,4 +1,4 @@
-"""The index of results, `experiments/results/README.md`, and the pages of studies that it links to."""
+"""The index of results, `experiments/results/README.md`, and the study pages to which it links."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from jaxagents.papers.judge import NOT_REPRODUCED, REPRODUCED
 from jaxagents.reporting.tables import markdown_row
 
 REPORT_FILE = "README.md"
-_NAMED = (BETTER, WORSE, REPRODUCED, NOT_REPRODUCED)  # Of other words the list of studies counts the arms alone.
+_NAMED = (BETTER, WORSE, REPRODUCED, NOT_REPRODUCED)  # For other words, the list of studies only counts the arms.
 _HEAD = """# Methods of papers
 
 Written by `python experiments/report.py` from the stored runs; do not edit.
@@ -59,14 +59,14 @@ def write_index(results: str | Path, families: Sequence[Family], index: Index) -
 
 
 def write_study_pages(results: str | Path, index: Index) -> list[Path]:
-    """Writes the pages of studies anew that `reproduce.py` has written, with what fresh seeds say by now.
+    """Rewrites the pages that `reproduce.py` has written for studies, with the current results on fresh seeds.
 
     Args:
         results: folder of results.
         index: see `read_index`.
 
     Returns:
-        Their paths.
+        Paths of the pages.
     """
     claims = [entry.confirmed for entry in index.entries.values() if entry.confirmed is not None]
     written = []
@@ -78,10 +78,10 @@ def write_study_pages(results: str | Path, index: Index) -> list[Path]:
 
 
 def write_summary(readme: str | Path, index: Index) -> None:
-    """Writes the four numbers into the row of a table that ends with a link to "the index".
+    """Writes the four numbers into the table row that ends with a link to "the index".
 
     Args:
-        readme: of the project; without such a row it stays as it is.
+        readme: README of the project; without such a row it is left unchanged.
         index: see `read_index`.
     """
     readme = Path(readme)
@@ -93,14 +93,14 @@ def write_summary(readme: str | Path, index: Index) -> None:
 
 
 def by_progress(families: Sequence[Family], index: Index) -> list[Family]:
-    """Returns families of many implemented papers first."""
+    """Returns families with many implemented papers first."""
     return sorted(
         families, key=lambda family: -sum(index.entries[card.id].level != NOT_IMPLEMENTED for card in family.cards)
     )
 
 
 def switch_of(entry: Entry) -> str:
-    """Returns what switches a method on; a method that is a function is called by its study."""
+    """Returns the setting that switches a method on; a method that is a function is called by its study."""
     if entry.method is None:
         return f"paper={entry.card.id}"
     called = entry.method.function is not None
@@ -108,18 +108,18 @@ def switch_of(entry: Entry) -> str:
 
 
 def summary_of(entry: Entry) -> str:
-    """Returns what a method does, without its source."""
+    """Returns a description of a method, without its source."""
     if entry.method is None:
         return entry.card.title
     return re.sub(r"\s*\([^()]*\b\d{4}\b[^()]*\)\.?$", "", entry.method.summary)
 
 
 def what_stood_out(study: StudyEntry, entries: Iterable[Entry]) -> str:
-    """Returns the arms or papers of a study by what came out, and the first sentence of what it taught.
+    """Returns the arms or papers of a study by their result, and the first sentence of what the study taught.
 
     Args:
-        study: measured, or not.
-        entries: of papers that are tested in it, whose verdicts say it where no batch was run.
+        study: study, measured or not.
+        entries: papers that are tested in the study; their verdicts are used if no batch was run.
     """
     words: dict[str, list[str]] = {}
     for name, word in _outcomes(study, entries):

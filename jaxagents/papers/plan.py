@@ -1,4 +1,4 @@
-"""What is to be run of a paper: arms and seeds that are missing, checked before anything is trained."""
+"""The missing runs of a paper: arms and seeds, checked before anything is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,15 +24,15 @@ class Request:
     """What to run.
 
     Attributes:
-        config_folder: of the experiments.
+        config_folder: folder of the experiments' configs.
         results: folder of the store.
         cache: folder of starts that are too large for the results.
-        arms: names; None: all, or with search seeds those of the study.
-        seeds: None: the committed ones.
-        seeds_at_once: None: the study's.
-        quick: seconds instead of minutes.
-        register: registers what has changed since the first registration.
-        overrides: of all arms, for trials.
+        arms: names of arms; None: all arms, or with search seeds those of the study.
+        seeds: seeds to run; None: the committed ones.
+        seeds_at_once: number of seeds that run in parallel; None: the study's number.
+        quick: whether to run small variants, which take seconds instead of minutes.
+        register: whether to register what has changed since the first registration.
+        overrides: overrides of all arms, for trials.
     """
 
     config_folder: Path
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the runs are of small variants or of other settings, and say nothing about the claim."""
+        """Whether the runs are of small variants or other settings, and thus say nothing about the claim."""
         return self.quick or bool(self.overrides)
 
     def __post_init__(self) -> None:
@@ -56,16 +56,16 @@ class Request:
 
 
 def make_request(config: Mapping[str, Any], root: Path) -> Request:
-    """Makes a request of `configs/reproduce.yaml`.
+    """Makes a request from `configs/reproduce.yaml`.
 
     Args:
-        config: composed.
-        root: of the repository.
+        config: composed config.
+        root: root of the repository.
 
     Returns:
         The request.
     """
-    committed = root / "experiments" / "results"  # An installed package has none.
+    committed = root / "experiments" / "results"  # Missing in an installed package.
     own = "runs/reproduce" if config["quick"] else committed if committed.is_dir() else "runs/results"
     folder = config["results_folder"] or own
     require_positive("workers", config["workers"])
@@ -89,14 +89,13 @@ class Job:
     """An arm that is to be run.
 
     Attributes:
-        paper: that names it.
-        composed: the arm.
-        seeds: that are missing.
-        group: how many run side by side.
-        stages: built for a group; none of a function.
-        budget: `[unit, length]` of the training of a seed; None of a function.
-        logged: names of all that the stages log, or that stored calls of a function returned; none where that is not
-            known.
+        paper: paper that names it.
+        composed: composed arm.
+        seeds: seeds without a stored run.
+        group: number of seeds that run in parallel.
+        stages: stages that were built for a group; empty for a function.
+        budget: `[unit, length]` of the training of one seed; None for a function.
+        logged: names of everything that the stages log, or that stored calls of a function returned; empty if unknown.
     """
 
     paper: Paper
@@ -109,15 +108,15 @@ class Job:
 
 
 def check_request(papers: Sequence[Paper], request: Request) -> None:
-    """Refuses arms that a paper does not have, seeds that never count or are too few, and overrides of functions.
+    """Refuses unknown arms, seeds that never count or are too few, and overrides for functions.
 
     Args:
         papers: see `library.load_paper`.
-        request: what is asked of all of them.
+        request: request for all of these papers.
 
     Raises:
-        ValueError: an unknown arm, an arm that is a function and takes no overrides, or, but for trials, a seed that
-            is neither committed nor a search seed, or fewer than `LEAST_SEEDS` of a paper that is not registered yet.
+        ValueError: an arm is unknown, or is a function and takes no overrides; or, except in trials, a seed is neither
+            committed nor a search seed, or a paper that is not yet registered has fewer than `LEAST_SEEDS` seeds.
     """
     registered = read_registrations(request.results)
     for paper in papers:
@@ -144,51 +143,51 @@ def check_request(papers: Sequence[Paper], request: Request) -> None:
 
 
 def wanted_seeds(paper: Paper, request: Request) -> tuple[int, ...]:
-    """Returns the seeds that are asked for: the committed ones, in quick mode two of them."""
+    """Returns the requested seeds: by default the committed ones, in quick mode two of them."""
     seeds = request.seeds or paper.seeds
     return seeds[:2] if request.quick and request.seeds is None else seeds
 
 
 def wanted_arms(paper: Paper, request: Request) -> list[Arm]:
-    """Returns the arms that are asked for: with search seeds the study's, which choose the setting."""
+    """Returns the requested arms: with search seeds those of the study, which serve to choose the setting."""
     searching = request.arms is None and min(wanted_seeds(paper, request)) >= SEARCH_SEEDS
     return list(paper.study.arms) if searching else choose_arms(paper, request.arms)
 
 
 def make_job(paper: Paper, composed: Composed, request: Request, say: Callable[[str], Any]) -> Job:
-    """Finds what is missing of an arm; damaged files are set aside, which `say` reports, and are missing.
+    """Finds the missing seeds of an arm; damaged files are set aside and count as missing.
 
     Args:
-        paper: that names the arm.
-        composed: the arm.
+        paper: paper that names the arm.
+        composed: composed arm.
         request: what to run.
-        say: reports damaged files.
+        say: function that reports damaged files.
 
     Returns:
-        The job; nothing is built.
+        The job, without built stages.
     """
     stored = read_runs(request.results, composed.address)
     for path in stored.damaged:
         say(f"`{path}` is damaged: it is {set_aside(path)} now; the run is missing, and is to be run again.")
     missing = [seed for seed in wanted_seeds(paper, request) if seed not in stored.runs]
     job = Job(paper=paper, composed=composed, seeds=missing)
-    if composed.function is not None:  # What it returned is what it will.
+    if composed.function is not None:  # A function returns the same names in every call.
         job.logged = sorted({name for run in stored.runs.values() for name in run.curves if run.status != DIVERGED})
     return job
 
 
 def prepare_devices(jobs: Sequence[Job]) -> None:
-    """Prepares the backend as the first arm that trains wants it."""
+    """Prepares the backend for the first arm that trains."""
     recipe = next((job.composed.recipe or job.composed.start for job in jobs), None)
     if recipe is not None:
         prepare_backend(make_section(DevicesConfig, "devices", recipe.config["devices"]))
 
 
 def choose_groups(jobs: Sequence[Job], request: Request) -> None:
-    """Chooses how many seeds of every job one program trains; calls of functions are stored one by one.
+    """Chooses how many seeds of every job one program trains; function calls are stored one by one.
 
-    The study's choice is about processors, where a batch of seeds waits for its longest episode; an accelerator has
-    room for all of them. `prepare_devices` comes first.
+    The study's choice is for CPUs, where a batch of seeds waits for its longest episode; an accelerator has room for
+    all of them. Call `prepare_devices` first.
     """
     for job in (job for job in jobs if job.composed.function is None):
         of_study = job.paper.study.seeds_at_once if jax.default_backend() == "cpu" else None
@@ -199,8 +198,8 @@ def build_job(job: Job, *, check: bool = True) -> None:
     """Builds the stages of a job, unless it is a function, and refuses metrics that it is known not to log.
 
     Args:
-        job: gets stages, budget, and the names of what they log.
-        check: traces the stages, those of one seed, to know the names; False where they were checked before.
+        job: job that receives its stages, its budget, and the names of what they log.
+        check: whether to trace the stages, for one seed, to find the names; False if they were checked before.
 
     Raises:
         ValueError: an expectation about the arm has a metric that it does not log.
@@ -212,22 +211,22 @@ def build_job(job: Job, *, check: bool = True) -> None:
         return
     job.stages = build_stages(recipe, job.group)
     job.budget = budget_of(job.stages, job.paper.study.budget)
-    if check:  # To trace several seeds takes three times as long.
+    if check:  # Tracing several seeds takes three times as long.
         job.logged = logged_names(job.stages if job.group == 1 else build_stages(recipe, 1))
         require_logged(job.paper, job.composed.name, job.logged)
 
 
 def require_logged(paper: Paper, arm: str, logged: Sequence[str], further: Sequence[str] = ()) -> None:
-    """Refuses metrics of expectations about an arm that it does not log.
+    """Refuses metrics of expectations about an arm that the arm does not log.
 
     Args:
-        paper: its expectations.
+        paper: paper with its expectations.
         arm: name of the arm.
-        logged: names of what it logs, before it is trained; of a function, known after its first call.
-        further: metrics that it must log besides.
+        logged: names that the arm logs, before it is trained; those of a function are known after its first call.
+        further: further metrics that the arm must log.
 
     Raises:
-        ValueError: names the metric.
+        ValueError: a metric is not logged; the message names it.
     """
     for expected in (*paper.headline, *paper.secondary, *paper.study.checks):
         for metric in expected.metrics if arm in expected.arms else ():
@@ -237,14 +236,14 @@ def require_logged(paper: Paper, arm: str, logged: Sequence[str], further: Seque
 
 
 def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
-    """Refuses metrics to report that no arm logs; what arms without a job log, and new functions, is not known before.
+    """Refuses reported metrics that no arm logs, once the logged names of all arms are known.
 
     Args:
-        paper: of a confirmation only its claim is asked for: further metrics may be of other arms of the batch.
-        jobs: its arms.
+        paper: paper to check; a confirmation is skipped, because other arms of the batch may log its further metrics.
+        jobs: jobs of the paper's arms.
 
     Raises:
-        ValueError: names the metric.
+        ValueError: a metric is not logged; the message names it.
     """
     if paper.source is None:
         return
@@ -256,17 +255,17 @@ def require_metrics(paper: Paper, jobs: Sequence[Job]) -> None:
 
 
 def reported_metrics(paper: Paper) -> list[str]:
-    """Returns the metric of the study first, those of all expectations, and further ones; each once."""
+    """Returns the metric of the study first, then those of all expectations, and further ones; each once."""
     expected = [one.metric for one in (*paper.headline, *paper.secondary, *paper.study.checks) if one.kind != "wins"]
     own = [paper.study.metric] if "*" not in paper.study.metric else []
     return list(dict.fromkeys([*own, *expected, *paper.metrics, *paper.study.metrics]))
 
 
 def require_equal_budgets(paper: Paper, budgets: Mapping[str, Sequence[Any] | None]) -> None:
-    """Refuses arms that train for different lengths, or in another unit than the study's.
+    """Refuses arms that train for different lengths, or in a unit other than the study's.
 
     Raises:
-        ValueError: names the budgets.
+        ValueError: the budgets differ; the message names them.
     """
     if paper.study.budget == "none":
         return

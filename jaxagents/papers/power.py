@@ -1,4 +1,4 @@
-"""How many seeds an expectation needs, from the spread that was measured on search seeds."""
+"""Number of seeds that an expectation needs, from the spread that was measured on search seeds."""
 
 import math
 
@@ -15,20 +15,21 @@ _TRIALS = 20000
 
 
 def power_of(expected: Expectation, effect: float, deviation: float, num_seeds: int, *, paired: bool = False) -> float:
-    """Estimates how often an expectation comes out as HELD, from simulated means and variances of normal values.
+    """Estimates how often an expectation will be HELD, from simulated means and variances of normal values.
 
     Args:
-        expected: its rule, see `judge.decide`.
-        effect: true mean of what is measured.
-        deviation: from seed to seed; of a difference of arms sqrt(s_a^2 + s_b^2), or of the differences if paired.
-        num_seeds: of every arm.
+        expected: expectation with its rule, see `judge.decide`.
+        effect: true mean of the measured quantity.
+        deviation: standard deviation over seeds; for a difference of arms sqrt(s_a^2 + s_b^2), or that of the
+            differences if paired.
+        num_seeds: number of seeds of every arm.
         paired: whether arms are compared seed by seed.
 
     Returns:
-        The share of the simulations.
+        The share of simulations in which it is held.
     """
     rng, error = np.random.default_rng(num_seeds), deviation / math.sqrt(num_seeds)
-    # Welch's, of arms that vary alike.
+    # Welch's degrees of freedom, for arms with equal variances.
     freedom = (1 if paired else len({*expected.arms} - {START})) * (num_seeds - 1)
     mean = rng.normal(effect, error, _TRIALS)
     spread = error * np.sqrt(rng.chisquare(freedom, _TRIALS) / freedom)
@@ -39,7 +40,7 @@ def power_of(expected: Expectation, effect: float, deviation: float, num_seeds: 
 def seeds_needed(
     expected: Expectation, effect: float, deviation: float, power: float = 0.9, *, paired: bool = False
 ) -> int | None:
-    """Returns the fewest seeds of that power, None above `MOST_SEEDS`."""
+    """Returns the smallest number of seeds with that power; None above `MOST_SEEDS`."""
     low, high = LEAST_SEEDS, MOST_SEEDS
     if power_of(expected, effect, deviation, high, paired=paired) < power:
         return None
@@ -55,10 +56,10 @@ def seeds_needed(
 def first_look(
     expected: Expectation, effect: float, deviation: float, most: int, power: float, *, paired: bool = False
 ) -> tuple[int, float]:
-    """Returns after how many seeds to look first where `most` are the last look, and the power of this look.
+    """Returns the number of seeds of the first look, if the last look has `most` seeds, and the first look's power.
 
-    Of two looks the first one may spend a share of the error alone, see `statistics.spent_levels`: its interval is
-    wider than that of all seeds. It comes after the fewest seeds of that power, or after all of them.
+    The first of two looks may spend only a share of the error, see `statistics.spent_levels`: its interval is wider
+    than that of all seeds. It comes after the smallest number of seeds with that power, or after all of them.
     """
     for count in range(min(LEAST_SEEDS, most), most + 1):
         share = spent_levels(sorted({count / most, 1.0}))[0]

@@ -1,4 +1,4 @@
-"""What `experiments/reproduce.py` prints: verdicts, how far papers are, and checks."""
+"""What `experiments/reproduce.py` prints: verdicts, the progress of papers, and checks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,18 +22,18 @@ _RUN_AGAIN = " The same command without status=true sets it aside, and runs it a
 
 
 class Status(NamedTuple):
-    """How far a paper is.
+    """Progress of a paper.
 
     Attributes:
-        paper: its id.
-        verdict: see `Verdict.describe`, and whether something was changed since it was registered.
-        done: wanted runs that are stored.
-        needed: wanted runs.
-        running: wanted runs that a worker is at.
-        diverged: of those that are stored.
-        minutes_left: by the mean of stored runs, else by the paper's own estimate.
-        damaged: files of the arms that hold no run, and count nowhere.
-        unneeded: committed runs that are not there where the verdict is known without them, by arm.
+        paper: id of the paper.
+        verdict: verdict in words, see `Verdict.describe`, and whether something has changed since the registration.
+        done: number of requested runs that are stored.
+        needed: number of requested runs.
+        running: number of requested runs that workers have leased.
+        diverged: number of stored runs that diverged.
+        minutes_left: remaining minutes, from the mean of stored runs, else from the paper's own estimate.
+        damaged: files of the arms that hold no valid run and are not counted.
+        unneeded: numbers of missing committed runs by arm, if the verdict is known without them.
     """
 
     paper: str
@@ -48,11 +48,11 @@ class Status(NamedTuple):
 
 
 def read_status(papers: Sequence[Paper], request: Request) -> list[Status]:
-    """Reads how far papers are; runs that papers share count for each of them.
+    """Reads the progress of papers; runs that papers share count for each of them.
 
     Args:
         papers: see `library.load_paper`.
-        request: which results, and which seeds.
+        request: request that selects results and seeds.
 
     Returns:
         One status per paper.
@@ -90,7 +90,7 @@ def _status(paper: Paper, request: Request, leases: Mapping[str, str]) -> Status
 
 
 def print_claim(claim: Claim) -> None:
-    """Prints what came out of a claim; all seeds are shown, and search seeds apart."""
+    """Prints the result of a claim; all seeds are shown, with search seeds separate."""
     paper, verdict = claim.paper, claim.verdict
     console = Console(width=160, force_jupyter=False)
     console.print(f"{paper.title}\nThe paper: {paper.claim}", markup=False, highlight=False)
@@ -117,7 +117,7 @@ def print_claim(claim: Claim) -> None:
         line = f"Changed since it was registered: {', '.join(claim.changed)}"
         console.print(line, markup=False, highlight=False)
     counted = f"; secondary {verdict.count_secondary()}" if verdict.count_secondary() else ""
-    expected = f" of {paper.minutes:g}" if paper.minutes else ""  # Nobody says it of a confirmation.
+    expected = f" of {paper.minutes:g}" if paper.minutes else ""  # Confirmations have no estimate.
     minutes = f"{verdict.minutes:.1f}{expected} minutes"
     line = f"{verdict.describe(trial=claim.is_trial)}{'' if claim.is_trial else counted}"
     console.print(f"Verdict: {line} ({minutes})", markup=False, highlight=False)
@@ -127,7 +127,7 @@ def print_claim(claim: Claim) -> None:
 
 
 def print_status(rows: Sequence[Status]) -> None:
-    """Prints how far papers are, which arms were not run and need not be, and which files are damaged."""
+    """Prints the progress of papers, the arms that were not run and need not be, and the damaged files."""
     table = Table()
     for column in ("paper", "verdict", "runs", "running", "diverged", "minutes left"):
         table.add_column(column, justify="left" if column in ("paper", "verdict") else "right")
@@ -145,7 +145,7 @@ def print_status(rows: Sequence[Status]) -> None:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """Prints by how much of the spread over seeds one run of every arm differs from the stored one."""
+    """Prints how far one run of every arm differs from the stored one, in units of the spread over seeds."""
     table = Table(title="one stored seed of every arm, run again")
     for column in ("paper", "arm", "seed", "metric", "stored", "today", "spread", "difference / spread"):
         table.add_column(column, justify="left" if column in ("paper", "arm", "metric") else "right")

@@ -1,4 +1,4 @@
-"""What was committed before the runs: `<results>/registrations.json`, written before the first run of verdict seeds."""
+"""Registered plans: `<results>/registrations.json`, written before the first run of verdict seeds."""
 
 import datetime
 import hashlib
@@ -15,7 +15,7 @@ from jaxagents.reporting.reports import versions
 
 REGISTRATIONS_FILE = "registrations.json"
 _CHANGED = "+changes"
-_COUNTS = {  # What of the files is registered; titles and notes may change.
+_COUNTS = {  # What is registered of the files; titles and notes may change.
     "paper": ("headline", "secondary", "arms", "mechanism", "looks", "start_seed"),
     "study": (
         *("metric", "higher_is_better", "checks", "arms", "experiment", "overrides", "arguments"),
@@ -25,14 +25,14 @@ _COUNTS = {  # What of the files is registered; titles and notes may change.
 
 
 class Registration(NamedTuple):
-    """What was written down of a paper before its runs.
+    """What was registered about a paper before its runs.
 
     Attributes:
-        hash: of the content.
-        commit: of the repository; "+changes" where files differed from it, None outside of one.
-        time: UTC.
-        content: headline, secondary, checks, seeds and arms as in the files, and the hashes of the resolved
-            arms: option files that an arm takes count, too.
+        hash: hash of the content.
+        commit: commit of the repository; "+changes" is added if files differed from it; None outside a repository.
+        time: time of the registration, UTC.
+        content: headline, secondary, checks, seeds and arms as in the files, and the hashes of the resolved arms, which
+            include option files that an arm takes.
     """
 
     hash: str
@@ -42,18 +42,18 @@ class Registration(NamedTuple):
 
 
 def registered_content(paper: Paper, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what is registered of a paper: what its runs and their verdict depend on, but for versions.
+    """Returns what is registered about a paper: everything its runs and verdict depend on, except versions.
 
     Args:
-        paper: as its files say it.
-        settings: hashes of its resolved arms by name, see `arms.Composed.settings`.
+        paper: paper as in its files.
+        settings: hashes of the resolved arms by name, see `arms.Composed.settings`.
     """
     source = paper.source or {}
     content: dict[str, Any] = {
         part: {name: source.get(part, {})[name] for name in names if name in source.get(part, {})}
         for part, names in _COUNTS.items()
     }
-    baselines = content["study"].get("arms", {})  # Those of other papers do not count.
+    baselines = content["study"].get("arms", {})  # Baselines of other papers do not count.
     content["study"]["arms"] = {arm.name: baselines[arm.name] for arm in paper.arms if arm.name in baselines}
     for part in content.values():
         if "arms" in part:
@@ -64,7 +64,7 @@ def registered_content(paper: Paper, settings: Mapping[str, str]) -> dict[str, A
 
 
 def _without_version(arm: Any) -> Any:
-    """Returns an arm as it is written without a version: a list where nothing else needs keys."""
+    """Returns an arm in the form that it has without a version: a list if no other key is needed."""
     if not isinstance(arm, Mapping) or "version" not in arm:
         return arm
     others = {key: value for key, value in arm.items() if key != "version"}
@@ -72,7 +72,7 @@ def _without_version(arm: Any) -> Any:
 
 
 def _without_quick(content: Any) -> Any:
-    """Leaves out what trials alone are changed by, such as "when_quick.collector.group_size=1": no verdict sees it."""
+    """Leaves out what changes only trials, such as "when_quick.collector.group_size=1", because no verdict uses it."""
     if isinstance(content, Mapping):
         return {key: _without_quick(value) for key, value in content.items()}
     if not isinstance(content, list):
@@ -81,7 +81,7 @@ def _without_quick(content: Any) -> Any:
 
 
 def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
-    """Reads all registrations by paper, the first one first.
+    """Reads all registrations by paper, the earliest first.
 
     Raises:
         ValueError: the file is damaged.
@@ -99,9 +99,9 @@ def read_registrations(results: str | Path) -> dict[str, list[Registration]]:
 
 
 def changes_since(paper: Paper, settings: Mapping[str, str], registrations: list[Registration]) -> list[str]:
-    """Returns what was changed since the first registration of a paper, such as "headline" and "seeds"; [] for nothing.
+    """Returns what has changed since the first registration of a paper, such as "headline" and "seeds"; [] if nothing.
 
-    What was registered in between counts, too: it was looked at, even where the files are set back.
+    Registrations in between count, too, even if the files were changed back: results may have been seen by then.
     """
     if not registrations:
         return []
@@ -120,21 +120,21 @@ def register(
     files: Sequence[Path] = (),
     say: Callable[[str], Any] = lambda message: None,
 ) -> Registration:
-    """Writes down what a paper expects, or finds it written down; files that are set back need no other registration.
+    """Registers what a paper expects, or finds an equal registration; reverting the files needs no new one.
 
     Args:
         results: folder of results.
-        paper: to register.
-        settings: hashes of its resolved arms by name.
-        again: registers what has changed since, beside the first one; pages flag it from then on.
-        files: of the paper and its study; those that are not committed are marked by "+changes" behind the commit.
-        say: reports them.
+        paper: paper to register.
+        settings: hashes of the resolved arms by name.
+        again: whether to register changes beside the first registration; pages flag the paper from then on.
+        files: files of the paper and its study; if they are not committed, "+changes" is added to the commit.
+        say: function that reports uncommitted files.
 
     Returns:
         The registration.
 
     Raises:
-        ValueError: it is none of the registered ones, and not `again`.
+        ValueError: the content differs from all registrations, and `again` is false.
     """
     content = registered_content(paper, settings)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -149,12 +149,12 @@ def register(
 
 
 def rename_resolved(results: str | Path, paper: Paper, hashes: Mapping[str, tuple[str, str]]) -> None:
-    """Writes the hashes of today in place of those of before, where only names in the settings of arms have changed.
+    """Replaces old hashes by current ones in registrations, if only names in the settings of arms have changed.
 
     Args:
         results: folder of results.
-        paper: whose registrations are changed.
-        hashes: of the resolved arms by name: before, and today.
+        paper: paper whose registrations are changed.
+        hashes: old and current hash of each resolved arm, by name.
     """
     with leased(results, "registrations"):
         registrations, of_paper = read_registrations(results), []  # type: Any, list[Registration]
@@ -190,13 +190,13 @@ def _write(results: str | Path, registrations: Mapping[str, Sequence[Registratio
 
 def _now(files: Sequence[Path]) -> tuple[str | None, str]:
     commit = versions().get("commit")
-    if commit is not None and not commit.endswith(_CHANGED) and _uncommitted(files):  # As where they are untracked.
+    if commit is not None and not commit.endswith(_CHANGED) and _uncommitted(files):  # Such as untracked files.
         commit += _CHANGED
     return commit, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _uncommitted(files: Sequence[Path]) -> list[str]:
-    """Returns the names of files that differ from their commit, or are in none; [] outside of a repository."""
+    """Returns the names of files that differ from their commit, or are untracked; [] outside a repository."""
     names = []
     for path in files:
         command = ["git", "-C", str(path.parent), "status", "--porcelain", "--", path.name]
@@ -209,9 +209,9 @@ def _uncommitted(files: Sequence[Path]) -> list[str]:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Returns the names of what differs between two registrations; an arm may be written otherwise and mean the same.
+    """Returns the names of what differs between two registrations; equivalent notations of an arm do not differ.
 
-    What an arm says, such as the name of a method in place of its settings, counts unless it resolves to the same.
+    How an arm is written, such as the name of a method instead of its settings, counts unless it resolves to the same.
     """
     known, resolved = before.get("resolved", {}), after.get("resolved", {})
     same = [name for name, settings in resolved.items() if known.get(name) == settings]

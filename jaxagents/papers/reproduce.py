@@ -1,6 +1,6 @@
-"""What `experiments/reproduce.py` does with papers: runs what is missing, here or in workers, and prints what is there.
+"""What `experiments/reproduce.py` does with papers: runs what is missing, here or in workers, and prints the results.
 
-Workers are processes of this machine that share the work of one command by the leases of the store.
+Workers are processes of this machine that share the work of one command through the leases of the store.
 """
 
 import os
@@ -31,13 +31,13 @@ from jaxagents.training.methods import read_methods
 
 
 def reproduce_papers(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
-    """Runs, checks or migrates papers; returns what is printed as JSON, and whether anything failed.
+    """Runs, checks or migrates papers; returns the printed results as JSON, and whether anything failed.
 
     Args:
-        config: of the command.
-        folder: that holds `papers` and `studies`.
+        config: config of the command.
+        folder: folder that holds `papers` and `studies`.
         request: see `plan.make_request`.
-        script: that workers start, with the arguments of this process.
+        script: script that workers run, with the arguments of this process.
     """
     papers = [load_paper(folder, name) for name in select_papers(folder, config.paper or (), config.study or ())]
     check_request(papers, request)
@@ -53,7 +53,7 @@ def reproduce_papers(config: DictConfig, folder: Path, request: Request, script:
 
 
 def reproduce_studies(config: DictConfig, folder: Path, request: Request, script: Path) -> tuple[dict[str, Any], bool]:
-    """Runs the batches of studies, or confirms them; see `reproduce_papers`."""
+    """Runs the batches of studies, or confirms their claims; see `reproduce_papers`."""
     words: dict[str, str] = {}
     verdicts: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -64,13 +64,13 @@ def reproduce_studies(config: DictConfig, folder: Path, request: Request, script
 
 
 def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, script: Path) -> bool:
-    """Runs what is missing, here or in several processes, and returns whether anything failed.
+    """Runs what is missing, in this process or several others, and returns whether anything failed.
 
     Args:
         papers: see `library.load_paper`.
         request: see `plan.make_request`.
-        config: of the command: `workers`.
-        script: that workers start, with the arguments of this process.
+        config: config of the command; reads `workers`.
+        script: script that workers run, with the arguments of this process.
     """
     if config.workers > 1:
         return any(run_workers(script, sys.argv[1:], config.workers))
@@ -80,23 +80,23 @@ def run_missing(papers: Sequence[Paper], request: Request, config: DictConfig, s
 def run_study(
     name: str, folder: Path, request: Request, config: DictConfig, script: Path
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Runs the batch of a study and prints its table; with `confirm`, registers and runs its claims on fresh seeds.
+    """Runs the batch of a study and prints its table; with `confirm`, also registers its claims and runs fresh seeds.
 
     Args:
-        name: of the study.
-        folder: that holds `papers` and `studies`.
-        request: see `plan.make_request`; seeds of the batch, None for 8 search seeds.
-        config: of the command: `workers`, `status`, `confirm`.
-        script: that workers start, with the arguments of this process.
+        name: name of the study.
+        folder: folder that holds `papers` and `studies`.
+        request: see `plan.make_request`; its seeds are those of the batch, None for 8 search seeds.
+        config: config of the command; reads `workers`, `status` and `confirm`.
+        script: script that workers run, with the arguments of this process.
 
     Returns:
-        Words of the arms, verdicts of the confirmed papers, and why arms failed, by name.
+        Words of the arms, verdicts of the confirmed papers, and reasons why arms failed, each by name.
     """
     if config.confirm and (config.status or request.overrides):
         other = "status=true" if config.status else f"overrides={list(request.overrides)}"
         raise ValueError(f"`confirm` must be alone: it registers claims about the committed arms, got {other}, too.")
     batch = load_batch(folder, name, batch_seeds(request))
-    choose_arms(batch, request.arms)  # Refuses unknown ones before anything runs.
+    choose_arms(batch, request.arms)  # Refuses unknown arms before anything runs.
     if config.worker is not None:
         if config.confirm:
             papers = [claim.paper for claim in confirmed_claims(batch, request, config.arms)]
@@ -110,10 +110,10 @@ def run_study(
         else:
             failures = run_batch(batch, request)
     ran = not (config.status or config.confirm)
-    # The table has all arms: p is adjusted over them, and those that were asked for are compared with the others.
+    # The table has all arms: p is adjusted over all, and the requested arms are compared with the others.
     composed, broken = compose_batch(batch, request if request.is_trial else replace(request, arms=None))
     failures = {**broken, **failures}
-    if ran:  # What a worker that was killed has left, for one.
+    if ran:  # For example, what a killed worker has left.
         asked = [arm for name, arm in composed.items() if request.arms is None or name in request.arms]
         lacking = {arm.name: len(missing_seeds(batch, arm, request)) for arm in asked}
         failures = {**{name: f"{count} runs are missing" for name, count in lacking.items() if count}, **failures}
@@ -143,10 +143,10 @@ def run_study(
 
 
 def batch_seeds(request: Request) -> tuple[int, ...]:
-    """Returns the seeds of a batch: search seeds, eight of them where none are asked for, two in quick mode.
+    """Returns the seeds of a batch: by default eight search seeds, or two in quick mode.
 
     Raises:
-        ValueError: a seed that a verdict may count.
+        ValueError: a verdict may count one of the seeds.
     """
     seeds = request.seeds or tuple(range(SEARCH_SEEDS, SEARCH_SEEDS + (2 if request.quick else LEAST_SEEDS)))
     if min(seeds) < SEARCH_SEEDS:
@@ -158,19 +158,19 @@ def batch_seeds(request: Request) -> tuple[int, ...]:
 
 
 def register_claims(batch: Paper, request: Request, arms: Sequence[str] | None, rows: Sequence[Measured]) -> None:
-    """Registers claims of a study by the rule, see `confirm.confirm_batch`; those of failed arms are left out."""
+    """Registers claims of a study by the rule, see `confirm.confirm_batch`; claims of failed arms are left out."""
     composed, _ = compose_batch(batch, replace(request, arms=None))
     options: dict[str, Any] = {"arms": arms, "anew": request.register, "say": print}
     confirm_batch(batch, rows, read_methods(request.config_folder), composed, request.results, **options)
 
 
 def confirmed_claims(batch: Paper, request: Request, arms: Sequence[str] | None = None) -> list[Claim]:
-    """Reads the claims of a study that were registered by the rule.
+    """Reads the claims of a study that the rule has registered.
 
     Args:
         batch: see `library.load_batch`.
-        request: which results.
-        arms: whose claims; None: all.
+        request: request that selects the results.
+        arms: arms whose claims are read; None: all.
     """
     methods = read_methods(request.config_folder)
     records = [one for one in read_confirmations(request.results).values() if one.study == batch.study.id]
@@ -182,17 +182,17 @@ def confirmed_claims(batch: Paper, request: Request, arms: Sequence[str] | None 
 
 
 def _turn(config: DictConfig) -> float:
-    """Returns where a worker begins, so that each begins elsewhere: two that compile the same program waste a core."""
+    """Returns where a worker begins: each one elsewhere, because two that compile the same program waste a core."""
     return float(config.worker / max(config.workers, 1))
 
 
 def _fresh(request: Request) -> Request:
-    """Returns a request for all arms and registered seeds of confirmed papers."""
+    """Returns a request for all arms and the registered seeds of confirmed papers."""
     return replace(request, arms=None, seeds=None)
 
 
 def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], bool]:
-    """Runs one stored seed of every arm again; returns its difference in units of the spread, and if any failed."""
+    """Runs one stored seed of every arm again; returns differences in units of the spread, and whether any failed."""
     checks = check_papers(papers, request)
     print_checks(checks)
     done = [one for one in checks if one.seed is not None]
@@ -200,12 +200,12 @@ def check(papers: Sequence[Paper], request: Request) -> tuple[dict[str, float], 
 
 
 def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[str, str]:
-    """Prints what was asked for, and returns the verdict of every paper.
+    """Prints the requested results, and returns the verdict of every paper.
 
     Args:
         papers: see `library.load_paper`.
         request: see `plan.make_request`.
-        config: of the command: `status`.
+        config: config of the command; reads `status`.
     """
     if config.status:
         rows = read_status(papers, request)
@@ -219,27 +219,27 @@ def tell(papers: Sequence[Paper], request: Request, config: DictConfig) -> dict[
 
 
 def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> list[int]:
-    """Runs a script in several processes and waits for them; they end when this process does, by whatever signal.
+    """Runs a script in several processes and waits for them; they end with this process, whatever signal ends it.
 
-    They share the cores evenly, and the memory of an accelerator as they need it.
+    They share the cores evenly, and use the memory of an accelerator as needed.
 
     Args:
-        script: that each of them runs.
-        arguments: of the script; `worker=<number>` is added.
-        num_workers: how many.
+        script: script that each process runs.
+        arguments: arguments of the script; `worker=<number>` is added.
+        num_workers: number of processes.
 
     Returns:
-        Their exit codes.
+        Exit codes of the processes.
     """
     cores = max(1, (os.cpu_count() or 1) // num_workers)
     shared = {"PJRT_NPROC": str(cores), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), *arguments, f"worker={number}"],
-            stdin=subprocess.PIPE,  # Its end tells them of the end of this process.
+            stdin=subprocess.PIPE,  # Its end tells the workers that this process has ended.
             stdout=sys.stderr.fileno(),
             env={**shared, **os.environ},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which reports it once.
+            start_new_session=True,  # Ctrl-C reaches only this process, which reports it once.
         )
         for number in range(num_workers)
     ]
@@ -253,10 +253,10 @@ def run_workers(script: Path, arguments: Sequence[str], num_workers: int) -> lis
 
 
 def end_with_parent() -> None:
-    """Ends this process as soon as the one that started it as a worker is gone."""
+    """Ends this process as soon as the process that started it as a worker is gone."""
 
     def watch() -> None:
-        # Unbuffered: a lock of `sys.stdin` that is held at the end of the interpreter is fatal.
+        # Unbuffered: a lock on `sys.stdin` that is held when the interpreter exits is fatal.
         while os.read(0, 4096):
             pass
         os._exit(143)

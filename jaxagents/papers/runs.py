@@ -1,8 +1,8 @@
-"""The store of runs: one immutable file each, `<results>/runs/<address>/<seed>.json`.
+"""The store of runs: one immutable file for each, `<results>/runs/<address>/<seed>.json`.
 
-A run is found by what was asked for: its address is the hash of the resolved arm and of the versions of its study and
-arm. Names of studies, papers and arms do not count, so that all papers that name the same arm share its runs. Files
-are written once and never changed or deleted; `asked.json` beside them holds what the address is the hash of.
+A run is found by its settings: its address is the hash of the resolved arm and of the versions of its study and arm.
+Names of studies, papers and arms do not count, so that all papers with the same arm share its runs. Files are written
+once and never changed or deleted; `asked.json` beside them holds the settings that the address is the hash of.
 """
 
 import json
@@ -19,23 +19,23 @@ from jaxagents.training.store import read_record, write_record
 RUNS_FOLDER = "runs"
 ASKED_FILE = "asked.json"
 DONE, DIVERGED = "done", "diverged"
-DIGITS = 5  # Significant ones of stored numbers that are not whole.
+DIGITS = 5  # Number of significant digits of stored numbers that are not whole.
 _KEYS = ("seed", "status", "minutes", "start", "budget", "versions")
 
 
 class Run(NamedTuple):
-    """What came out of one seed of an arm.
+    """The result of one seed of an arm.
 
     Attributes:
-        address: of the arm, see `arms.Composed`.
-        seed: of the run.
-        status: DONE, or DIVERGED where parameters became infinite or NaN; curves end there.
-        curves: everything that was logged, `{name: {"steps", "values"}}`; values have `DIGITS` digits, NaN where
+        address: address of the arm, see `arms.Composed`.
+        seed: seed of the run.
+        status: DONE, or DIVERGED if parameters became infinite or NaN; its curves end there.
+        curves: everything that was logged, `{name: {"steps", "values"}}`; values have `DIGITS` digits, and are NaN if
             nothing was counted. With a shared start, evaluations begin at step 0 with that of the start.
-        minutes: that it took.
-        start: digest of the parameters that it started from; None: of its own random ones.
-        budget: `[unit, length]` of its training; None of a function.
-        versions: what it was made with, see `reporting.reports.versions`.
+        minutes: duration in minutes.
+        start: digest of the parameters that the run started from; None: its own random ones.
+        budget: `[unit, length]` of its training; None for a function.
+        versions: versions of the software that made it, see `reporting.reports.versions`.
     """
 
     address: str
@@ -52,8 +52,8 @@ class ArmRuns(NamedTuple):
     """All stored runs of an arm.
 
     Attributes:
-        runs: by seed.
-        damaged: files that hold no run of this arm.
+        runs: runs by seed.
+        damaged: files that hold no valid run of this arm.
     """
 
     runs: Mapping[int, Run]
@@ -81,7 +81,7 @@ def read_run(path: str | Path) -> Run:
     """Reads a run.
 
     Raises:
-        ValueError: the file is damaged, or is that of another arm or seed.
+        ValueError: the file is damaged, or belongs to another arm or seed.
     """
     path = Path(path)
     record = read_record(path)
@@ -106,14 +106,14 @@ def read_run(path: str | Path) -> Run:
 
 
 def write_run(results: str | Path, run: Run) -> bool:
-    """Writes a run; after a kill its file is whole, or not there.
+    """Writes a run; even after a kill its file is either complete or absent.
 
     Args:
         results: folder of results.
-        run: to store.
+        run: run to store.
 
     Returns:
-        False where the run was there already: the stored one stays.
+        False if the run was already stored; the stored one is kept.
     """
     points: list[list[int]] = []
     curves = {}
@@ -128,7 +128,7 @@ def write_run(results: str | Path, run: Run) -> bool:
 
 
 def rounded_curves(curves: Curves) -> Curves:
-    """Returns curves with the digits that are stored."""
+    """Returns curves rounded to the stored digits."""
     rounded = {}  # type: Curves
     for name, curve in curves.items():
         steps, values = [int(step) for step in curve["steps"]], [_rounded(value) for value in curve["values"]]
@@ -137,7 +137,7 @@ def rounded_curves(curves: Curves) -> Curves:
 
 
 def write_asked(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Keeps beside results what the hash in their path is of."""
+    """Stores beside results the settings that the hash in their path stands for."""
     text = json.dumps(to_json(asked), indent=1, sort_keys=True)
     write_whole(folder / ASKED_FILE, f"{text}\n".encode(), once=True)
 
@@ -145,6 +145,6 @@ def write_asked(folder: Path, asked: Mapping[str, Any]) -> None:
 def _rounded(value: float | None) -> float:
     if value is None or not math.isfinite(value):
         return math.nan
-    # Whole numbers are kept as they are: counters of experience are exact.
+    # Whole numbers are kept exactly, because counters of experience must be exact.
     short = float(value) if float(value).is_integer() else float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -1,4 +1,4 @@
-"""Runs of one arm: seeds trained side by side, or calls of a function."""
+"""Runs of one arm: seeds trained in parallel, or calls of a function."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from jaxagents.types import Environment, LanguagePolicy, Params, Policy
 
 
 class TrainedSeeds(NamedTuple):
-    """What came out of seeds that were trained side by side.
+    """The results of seeds that were trained in parallel.
 
     Attributes:
-        curves: of every seed; steps are those of one seed, over all stages.
-        diverged: of every seed: whether its parameters became infinite or NaN. Its curves end there, so that its last
-            evaluation is the one before.
-        params: final ones, with a leading axis of seeds where there are several.
+        curves: curves of every seed; steps count those of one seed, over all stages.
+        diverged: whether the parameters of each seed became infinite or NaN. The curves of such a seed end there, so
+            that its last evaluation is the one before.
+        params: final parameters, with a leading axis of seeds if there are several.
     """
 
     curves: list[Curves]
@@ -32,12 +32,12 @@ class TrainedSeeds(NamedTuple):
 
 
 class TrainedPolicy(NamedTuple):
-    """What a function of a trained start is called with.
+    """A trained start, as passed to a function.
 
     Attributes:
-        environment: that the policy was evaluated in.
-        policy: what acts.
-        params: of the policy.
+        environment: environment in which the policy was evaluated.
+        policy: policy that acts.
+        params: parameters of the policy.
     """
 
     environment: Environment
@@ -53,21 +53,22 @@ def train_seeds(
     first_stage: int = 0,
     progress: Progress | None = None,
 ) -> TrainedSeeds:
-    """Trains seeds side by side through all stages, and evaluates as the stages' configs say.
+    """Trains seeds in parallel through all stages, and evaluates as the stages' configs say.
 
-    Every seed starts every stage from the key of this pair, as the run of the experiment with this seed does, whatever
-    other seeds there are: every grouping gives the same results, up to the order of floating point sums. All arms meet
-    the same keys.
+    Every seed starts every stage with the key of this seed and stage, like the experiment's run with this seed,
+    regardless of other seeds: every grouping gives the same results, up to the order of floating-point sums. All arms
+    use the same keys.
 
     Args:
-        stages: built for `len(seeds)` seeds.
-        seeds: of the runs.
-        params: that the runs start from, with a leading axis of seeds where there are several; None: random ones.
-        first_stage: number of the first of `stages` within the experiment.
-        progress: updated after every chunk.
+        stages: stages that were built for `len(seeds)` seeds.
+        seeds: seeds of the runs.
+        params: parameters that the runs start from, with a leading axis of seeds if there are several; None: random
+            parameters.
+        first_stage: index of the first of `stages` within the experiment.
+        progress: progress display, updated after every chunk.
 
     Returns:
-        Curves and parameters. Every run has the evaluation of what came out as its last point.
+        Curves and parameters. The last point of every run is the evaluation of its final parameters.
     """
     rows: list[tuple[int, dict[str, np.ndarray], np.ndarray]] = []
     grouped = len(seeds) > 1
@@ -100,15 +101,15 @@ def call_function(
     seed: int,
     start: TrainedPolicy | None = None,
 ) -> Curves:
-    """Calls the function of an arm; a number is a curve of one point.
+    """Calls the function of an arm; a single number becomes a curve of one point.
 
     Args:
-        node: with a `_target_`.
-        seed: of the run.
-        start: what the function is called with, as `environment`, `policy` and `params`.
+        node: node with a `_target_`.
+        seed: seed of the run.
+        start: start that is passed to the function, as `environment`, `policy` and `params`.
 
     Returns:
-        Its metrics as curves, whose steps count their points.
+        The function's metrics as curves, whose steps count their points.
     """
     given = {} if start is None else start._asdict()
     function = instantiate({**node, "_partial_": True})
@@ -121,7 +122,7 @@ def call_function(
 
 
 def _find_diverged(state: TrainState, grouped: bool) -> np.ndarray:
-    """Returns whether parameters are infinite or NaN, `[seeds]`; of several seeds, the program itself remembers."""
+    """Returns whether parameters are infinite or NaN, `[seeds]`; with several seeds, the program itself records it."""
     if grouped:
         return np.asarray(state.diverged) >= 0
     return np.asarray([not _all_finite(state.learner.params)])
@@ -134,7 +135,7 @@ def _all_finite(params: Params) -> jax.Array:
 
 
 def _curves(rows: Sequence[tuple[int, Mapping[str, np.ndarray], np.ndarray]], diverged: np.ndarray) -> list[Curves]:
-    """Returns the curves of every seed; a diverged one has nothing after the chunk in which it diverged."""
+    """Returns the curves of every seed; those of a diverged seed end with the chunk in which it diverged."""
     curves: list[Curves] = [{} for _ in diverged]
     for steps, row, dead in rows:
         for name, value in row.items():

@@ -1,4 +1,4 @@
-"""The static site: an index with search and filters, a page per paper, per study and per text world."""
+"""The static site: an index with search and filters, and a page for each paper, study and text world."""
 
 import re
 from collections import Counter
@@ -45,9 +45,9 @@ class World(NamedTuple):
 
     Attributes:
         name: option of `configs/environment`.
-        about: in a sentence.
-        node: of its file.
-        environment: that it makes.
+        about: description in a sentence.
+        node: config node of its file.
+        environment: environment that the node makes.
     """
 
     name: str
@@ -57,10 +57,10 @@ class World(NamedTuple):
 
 
 def write_site(folder: str | Path, families: Sequence[Family], index: Index, worlds: Sequence[World]) -> Path:
-    """Writes all pages but those of worlds, see `write_worlds`; they load nothing from outside of the folder.
+    """Writes all pages except those of worlds, see `write_worlds`; pages load nothing from outside the folder.
 
     Args:
-        folder: of the site, created if missing.
+        folder: folder of the site, created if missing.
         families: see `read_cards`.
         index: see `read_index`.
         worlds: see `find_worlds`.
@@ -83,7 +83,7 @@ def write_site(folder: str | Path, families: Sequence[Family], index: Index, wor
 
 
 def write_method_page(path: str | Path, families: Sequence[Family], index: Index, paper: str) -> Path:
-    """Writes the page of one paper, alone, with links to no other page; returns its path."""
+    """Writes the page of one paper alone, without links to other pages; returns its path."""
     (family,) = [family for family in families if paper in {card.id for card in family.cards}]
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     return _write_method(path, index.entries[paper], family, index, None)
@@ -94,10 +94,10 @@ def find_worlds(folder: str | Path, names: Sequence[str] | None = None) -> list[
 
     Args:
         folder: `configs/environment`.
-        names: of worlds; None: all.
+        names: names of worlds; None: all.
 
     Returns:
-        The worlds, by name.
+        The worlds, in order of their names.
     """
     worlds = []
     for path in sorted(Path(folder).glob("*.yaml")):
@@ -119,15 +119,15 @@ def write_worlds(
     num_episodes: int,
     say: Callable[[str], None] = lambda message: None,
 ) -> None:
-    """Lets the expert of every world play, and writes its page before the next one plays.
+    """Lets the expert of every world play, and writes the world's page before the next one plays.
 
-    What was played lies beside the page, and is played again where the world, or code that it reaches, has changed.
+    Episodes are stored beside the page, and played again only if the world, or code that it uses, has changed.
 
     Args:
-        folder: of the site.
+        folder: folder of the site.
         worlds: see `find_worlds`.
-        num_episodes: of each world, the levels in turn.
-        say: reports every world before it is played.
+        num_episodes: number of episodes of each world; they cycle through the levels.
+        say: function that reports every world before it is played.
     """
     folder = Path(folder) / "worlds"
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def write_worlds(
 
 
 def code_link(text: str) -> str | None:
-    """Returns the address of the first file that the field `Code` of a method names; None where it names none."""
+    """Returns the link to the first file that the field `Code` of a method names; None if it names none."""
     found = _CODE.search(text)
     if found is None:
         return None
@@ -155,7 +155,7 @@ def code_link(text: str) -> str | None:
 
 
 def _play(environment: Environment, num_episodes: int) -> dict[str, Any]:
-    """Returns what the page of a world shows: facts in a few words each, and episodes, see `describe_episode`."""
+    """Returns the contents of a world's page: facts in a few words each, and episodes, see `describe_episode`."""
     facts = [f"at most {environment.max_steps} turns", f"{len(environment.text.words)} words"]
     facts += [f"{environment.text.num_levels} levels"] if environment.text.num_levels > 1 else []
     facts += [f"{environment.num_players} players"] if environment.num_players > 1 else []
@@ -166,7 +166,7 @@ def _play(environment: Environment, num_episodes: int) -> dict[str, Any]:
 def _is_played(path: Path, asked: str) -> bool:
     try:
         return holds(path, asked)
-    except ValueError:  # A damaged file is written anew.
+    except ValueError:  # A damaged file is rewritten.
         return False
 
 
@@ -263,7 +263,7 @@ def _write_method(
 
 
 def _command(entry: Entry, index: Index) -> str | None:
-    """Returns the command that trains with a method in the world of its study, or that runs it."""
+    """Returns the command that trains with a method in the world of its study, or that runs a function."""
     if entry.level == LEVELS[-1]:
         return None
     if entry.method is None or entry.method.function is not None:
@@ -274,7 +274,7 @@ def _command(entry: Entry, index: Index) -> str | None:
 
 
 def _measured_facts(name: str, entry: Entry, study: StudyEntry) -> dict[str, Any]:
-    """Returns the rows of the arms of a method and of the baselines, and their curves."""
+    """Returns the table rows of a method's arms and of the baselines, and their curves."""
     own = [row.arm for of_study, row in entry.measured if of_study == name]
     rows = [row for row in study.rows if row.role == BASELINE or row.arm in own]
     names = [row.arm for row in rows]

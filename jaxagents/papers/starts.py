@@ -1,6 +1,6 @@
-"""What arms start from: trained once, kept in one immutable file with the results, so that all machines have the same.
+"""Starts of arms: trained once, and kept in one immutable file with the results, so that all machines share them.
 
-`<results>/starts/<address>/<seed>.npz`; large ones are kept in the cache in place of the results.
+The path is `<results>/starts/<address>/<seed>.npz`; large ones are kept in the cache instead.
 """
 
 import base64
@@ -28,7 +28,7 @@ from jaxagents.training.store import set_aside
 from jaxagents.types import LanguagePolicy, Params
 
 STARTS_FOLDER = "starts"
-SMALL = 4 * 2**20  # Bytes of what is kept with the results.
+SMALL = 4 * 2**20  # Largest size in bytes of what is kept with the results.
 _INFO = "information"
 _POLL_SECONDS = 1.0
 
@@ -37,10 +37,10 @@ class Start(NamedTuple):
     """Parameters that several runs start from.
 
     Attributes:
-        digest: of the parameters themselves.
-        params: of one seed.
-        evaluation: means by name, of the held-out evaluation.
-        stage: that was trained last, built for one seed.
+        digest: digest of the parameters themselves.
+        params: parameters of one seed.
+        evaluation: means of the held-out evaluation, by name.
+        stage: last trained stage, built for one seed.
     """
 
     digest: str
@@ -58,24 +58,24 @@ def prepare_starts(
     say: Callable[[str], Any],
     stages: Sequence[Stage] | None = None,
 ) -> dict[int, Start]:
-    """Loads the starts of seeds; those that are missing are trained side by side, and kept.
+    """Loads the starts of seeds; missing ones are trained in parallel and stored.
 
     It waits for starts that another worker is training.
 
     Args:
-        recipe: its stages.
-        seeds: one start each.
-        results: folder that small ones are kept in.
-        cache: folder that large ones are kept in.
-        say: reports what is trained, and which file is damaged.
-        stages: of the recipe, built for one seed; None builds them.
+        recipe: recipe whose stages are trained.
+        seeds: seeds, with one start each.
+        results: folder where small starts are kept.
+        cache: folder where large starts are kept.
+        say: function that reports what is trained, and which file is damaged.
+        stages: stages of the recipe, built for one seed; None: builds them.
 
     Returns:
         The starts by seed.
 
     Raises:
-        ValueError: a file is of other settings than its place says.
-        FloatingPointError: one diverged; the others are kept.
+        ValueError: a file has other settings than its path says.
+        FloatingPointError: a start diverged; the others are kept.
     """
     address = start_address(recipe)
     stages = stages or build_stages(recipe, 1)
@@ -111,7 +111,7 @@ def start_path(folder: str | Path, address: str, seed: int) -> Path:
 
 
 def stack_params(params: Sequence[Params]) -> Params:
-    """Returns parameters as runs of several seeds take them: with a leading axis, unless there is one."""
+    """Returns parameters in the form that runs of several seeds take: with a leading axis for several starts."""
     return params[0] if len(params) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
 
 
@@ -142,7 +142,7 @@ def _write(params: Params, curves: Curves, stage: Stage, address: str, places: S
         "tokenizer": _tokenizer(stage),
         "dtypes": [str(leaf.dtype) for leaf in leaves],
     }
-    # Types that numpy does not know, such as bfloat16, are kept as bytes.
+    # Dtypes that numpy does not know, such as bfloat16, are stored as bytes.
     arrays: dict[str, Any] = {
         str(i): np.ascontiguousarray(leaf).view(np.uint8) if leaf.ndim else leaf for i, leaf in enumerate(leaves)
     }
@@ -153,7 +153,7 @@ def _write(params: Params, curves: Curves, stage: Stage, address: str, places: S
 
 
 def copy_start(path: Path, target: Path, address: str) -> bool:
-    """Writes a start to the place of another address, unless there is one; returns whether it was written."""
+    """Copies a start to another address, unless one is there; returns whether it was written."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files if name != _INFO}
         information = json.loads(str(file[_INFO])) | {"address": address}
@@ -168,7 +168,7 @@ def _pack(arrays: Mapping[str, np.ndarray], information: Mapping[str, Any]) -> b
 
 
 def _load(path: Path, stage: Stage, address: str, say: Callable[[str], Any]) -> Start | None:
-    """Returns a start; None, and the file set aside, where it is damaged."""
+    """Returns a start; if its file is damaged, sets the file aside and returns None."""
     abstract, structure = jax.tree.flatten(stage.runner.abstract.learner.params)
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -181,7 +181,7 @@ def _load(path: Path, stage: Stage, address: str, say: Callable[[str], Any]) -> 
             raise ValueError("its parameters are not those of its digest")
         if information["tokenizer"] != _tokenizer(stage):
             raise ValueError("its tokenizer was another one")
-    except Exception as error:  # Whatever a damaged archive makes numpy, zipfile and json say.
+    except Exception as error:  # Covers whatever numpy, zipfile and json raise for a damaged archive.
         say(f"`{path}` must hold a start, got a damaged file ({error}); it is {set_aside(path)} now.")
         return None
     if information["address"] != address:
@@ -206,6 +206,6 @@ def _digest(leaves: Sequence[np.ndarray]) -> str:
 
 
 def _tokenizer(stage: Stage) -> str | None:
-    """Returns what the tokenizer is made of: training it again may give another one."""
+    """Returns a fingerprint of the tokenizer, because training it again may give a different one."""
     policy = stage.policy
     return base64.b64encode(policy.tokenizer.data).decode() if isinstance(policy, LanguagePolicy) else None

@@ -1,4 +1,4 @@
-"""What `experiments/studies/<family>/<name>.yaml` and `experiments/papers/<family>/<id>.yaml` say."""
+"""Contents of `experiments/studies/<family>/<name>.yaml` and `experiments/papers/<family>/<id>.yaml`."""
 
 import difflib
 import re
@@ -13,22 +13,23 @@ from jaxagents.training.config import make_section
 from jaxagents.types import COUNTERS
 
 BUDGETS = (*COUNTERS, "none")
-SEARCH_SEEDS = 100  # Seeds from here on are for choosing settings; no verdict counts them.
-LEAST_SEEDS = 8  # Of what is registered from now on; papers that were registered with fewer keep their verdicts.
+SEARCH_SEEDS = 100  # Seeds from here on serve to choose settings; no verdict counts them.
+LEAST_SEEDS = 8  # For new registrations; papers that were registered with fewer seeds keep their verdicts.
 _ARM_KEYS = ("experiment", "overrides", "function", "version")
 _METHOD = "method"
 
 
 class Arm(NamedTuple):
-    """One way of doing it that is compared with others.
+    """One approach that is compared with others.
 
     Attributes:
-        name: of the arm.
-        overrides: of `configs/train.yaml`, such as "world=bandit"; none for a function that needs no training.
-        function: node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`, or with the
-            `method` whose function it is. With `overrides`, it is called with `environment`, `policy` and `params` of
-            what the study's `start` trained.
-        version: see `Study.version`, of this arm alone.
+        name: name of the arm.
+        overrides: overrides of `configs/train.yaml`, such as "world=bandit"; empty for a function that needs no
+            training.
+        function: config node with a `_target_`: `(seed, **keywords) -> {metric: number, or list of numbers}`, or with
+            the `method` whose function it is. If there are `overrides`, the function also receives `environment`,
+            `policy` and `params` from what the study's `start` trained.
+        version: version of this arm alone, see `Study.version`.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Arm(NamedTuple):
 
 @dataclass(frozen=True)
 class Variant:
-    """What `quick=true` changes."""
+    """Changes that `quick=true` makes."""
 
     overrides: tuple[str, ...] = ()
     arguments: Mapping[str, Any] | None = None
@@ -50,33 +51,34 @@ class Study:
     """A question with a world, a start, a budget, seeds and baselines.
 
     Attributes:
-        id: `<family>/<name>`, of its file.
-        question: that its papers answer.
-        metric: of expectations that name none, see `metrics.measure`.
-        seeds: committed, of every arm; below `SEARCH_SEEDS`.
+        id: `<family>/<name>` of the study's file.
+        question: question that the study's papers answer.
+        metric: metric of expectations that do not name one, see `metrics.measure`.
+        seeds: committed seeds of every arm, below `SEARCH_SEEDS`.
         arms: baselines that papers share; methods are compared with the first one.
         methods: arms that switch on methods of `configs/method`; see `library.load_batch` for those of papers.
         checks: what baselines must show for the question to have an answer.
-        rivals: by arm, the baseline that it is compared with in place of the first one, as their world is another;
-            null: with none.
-        experiment: of all arms, option of `configs/experiment`; None where `overrides` name a world and an algorithm.
-        overrides: of all arms.
-        arguments: of all functions; an arm's own come first, and before them those of a variant that it takes.
-        metrics: further ones to report.
-        higher_is_better: of `metric`.
-        smallest_effect: least difference of `metric` that is worth having, for the words and the confirmations of a
+        rivals: by arm, the baseline that the arm is compared with instead of the first one, because its world differs;
+            null: no comparison.
+        experiment: option of `configs/experiment` for all arms; None if `overrides` name a world and an algorithm.
+        overrides: overrides of all arms.
+        arguments: arguments of all functions; an arm's own take precedence, after them those of a variant that it uses.
+        metrics: further metrics to report.
+        higher_is_better: whether higher values of `metric` are better.
+        smallest_effect: smallest difference of `metric` of practical interest, for the words and confirmations of a
             batch.
-        budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none"
-            does not compare them.
-        start: first stage that arms share where others follow it; None: each trains all of its stages for every seed.
-        start_seed: of the shared stage; None: a start of its own for every seed.
-        seeds_at_once: trained side by side in one program; None: all.
-        deterministic: one run per arm says it all, and numbers are compared as they are.
-        notes: how the setting was found.
-        learned: what the batch taught across its methods.
-        when_quick: changes of `quick=true`.
-        version: part of what runs are found by. It is raised by hand where code changes what the settings mean: the
-            stored runs of all arms count no longer, and are run again.
+        budget: unit of training in which all arms must agree, by their steps or by `training.total_<unit>`; "none": no
+            comparison.
+        start: first stage that arms share if other stages follow it; None: each arm trains all of its stages for every
+            seed.
+        start_seed: seed of the shared stage; None: a separate start for every seed.
+        seeds_at_once: number of seeds that are trained in parallel in one program; None: all.
+        deterministic: whether one run per arm suffices, and numbers are compared exactly.
+        notes: notes on how the setting was found.
+        learned: lessons of the batch across its methods.
+        when_quick: changes that `quick=true` makes.
+        version: number that is part of the address of runs. It is raised by hand when code changes the meaning of the
+            settings: the stored runs of all arms no longer count, and are run again.
     """
 
     id: str
@@ -116,28 +118,28 @@ class Study:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's claim, and how it is put to the test in a study; without a headline, the batch of a study.
+    """A paper's claim, and how a study tests it; without a headline, the batch of a study.
 
     Attributes:
         id: name of the file.
-        family: folder of the file.
-        title: of the paper.
-        claim: the paper's own numbers.
-        study: that it is tested in.
-        arms: the paper's own, the treatment first, then those of the study that its expectations name.
+        family: name of the file's folder.
+        title: title of the paper.
+        claim: numbers that the paper reports.
+        study: study in which it is tested.
+        arms: arms of the paper, the treatment first, then those of the study that its expectations name.
         headline: one or two expectations, which decide the verdict.
-        secondary: further ones, which are counted and do not decide.
-        minutes: on two cores, all arms and seeds.
-        metrics: further ones to report.
-        seeds: committed; those of the study unless the file has its own.
+        secondary: further expectations, which are counted but do not decide.
+        minutes: estimated minutes on two cores, for all arms and seeds.
+        metrics: further metrics to report.
+        seeds: committed seeds; those of the study unless the file has its own.
         looks: numbers of seeds after which the paper is judged, such as 4, 8, 16, 32: as soon as a look decides, the
-            other seeds are not run. Empty: once, with all seeds.
-        mechanism: only the mechanism of the claim is tested: it is about named models, or an oracle takes the place of
-            one.
-        authors: what the authors set, by the dotted name of the treatment's setting here.
-        notes: deviations from the paper and its code (file and line), diagnosis.
-        source: what the two files say, for the registration; None of what is registered elsewhere, see `confirm`.
-        files: of the paper and its study.
+            remaining seeds are not run. Empty: judged once, with all seeds.
+        mechanism: whether only the mechanism of the claim is tested, because the claim is about named models, or an
+            oracle replaces one.
+        authors: settings of the authors, by the dotted name of the treatment's setting here.
+        notes: deviations from the paper and its code (file and line), and a diagnosis.
+        source: contents of the two files, for the registration; None if it is registered elsewhere, see `confirm`.
+        files: files of the paper and its study.
     """
 
     id: str
@@ -160,10 +162,10 @@ class Paper:
 
 
 def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
-    """Reads seeds: `10-17`, from the first to the last, or a list.
+    """Parses seeds: `10-17`, including both ends, or a list.
 
     Raises:
-        ValueError: it is neither, or a seed is there twice.
+        ValueError: the value is neither, or contains a seed twice.
     """
     match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
     if match:
@@ -182,10 +184,10 @@ def parse_seeds(name: str, value: Any) -> tuple[int, ...]:
 
 
 def require_verdict_seeds(seeds: Sequence[int], deterministic: bool) -> None:
-    """Refuses seeds that no verdict may rest on.
+    """Refuses seeds on which no verdict may be based.
 
     Raises:
-        ValueError: search seeds, or none of which an interval can be computed.
+        ValueError: there are search seeds, or too few seeds to compute an interval.
     """
     if found := [seed for seed in seeds if seed >= SEARCH_SEEDS]:
         raise ValueError(
@@ -198,10 +200,10 @@ def require_verdict_seeds(seeds: Sequence[int], deterministic: bool) -> None:
 
 
 def make_study(values: Mapping[str, Any]) -> Study:
-    """Makes a study of plain data, as in its YAML file.
+    """Makes a study from plain data, as in its YAML file.
 
     Raises:
-        ValueError: a key is missing or unknown, or a check is about an arm that is no baseline.
+        ValueError: a key is missing or unknown, or a check is about an arm that is not a baseline.
     """
     values = {"seeds": [0]} | dict(values) if values.get("deterministic") else dict(values)
     shared = values.get("experiment"), values.get("overrides"), values.get("start")
@@ -228,7 +230,7 @@ def make_study(values: Mapping[str, Any]) -> Study:
 
 
 def _require_rivals(rivals: Mapping[str, Any], baselines: Sequence[str], methods: Sequence[str]) -> None:
-    """Refuses rivals of arms that are not there, or that are no baselines."""
+    """Refuses rivals for unknown arms, or that are not baselines."""
     for arm, rival in rivals.items():
         if arm not in (*baselines, *methods):
             raise ValueError(f"`rivals` must be of arms, got {arm!r}; try {nearest(arm, [*baselines, *methods])}.")
@@ -238,16 +240,16 @@ def _require_rivals(rivals: Mapping[str, Any], baselines: Sequence[str], methods
 
 
 def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any] | None = None) -> Paper:
-    """Makes a paper of plain data, as in its YAML file.
+    """Makes a paper from plain data, as in its YAML file.
 
     Args:
-        values: of the file, with `id` and `family`; a `start_seed` comes before the study's.
-        study: that it names.
-        source: what the study's file says.
+        values: contents of the file, with `id` and `family`; a `start_seed` overrides the study's.
+        study: study that it names.
+        source: contents of the study's file.
 
     Raises:
         ValueError: a key is missing or unknown, an arm has the name of a baseline, or an expectation is about an arm
-            that neither the paper nor its study has.
+            that belongs neither to the paper nor to its study.
     """
     values = dict(values)
     study = replace(study, start_seed=values.get("start_seed", study.start_seed))
@@ -283,10 +285,10 @@ def make_paper(values: Mapping[str, Any], study: Study, source: Mapping[str, Any
 
 
 def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
-    """Returns the arms of these names in the paper's order, all of them for None.
+    """Returns the arms with these names in the paper's order; all arms for None.
 
     Raises:
-        ValueError: an unknown name; the nearest ones are offered.
+        ValueError: a name is unknown; the nearest ones are offered.
     """
     known = {arm.name: arm for arm in paper.arms}
     for name in names or ():
@@ -296,7 +298,7 @@ def choose_arms(paper: Paper, names: Sequence[str] | None) -> list[Arm]:
 
 
 def _method_nodes(entries: Any) -> dict[str, Any]:
-    """Returns the arms of a list of methods: ids, and `{arm: overrides}` of variants and of what a world asks."""
+    """Returns the arms in a list of methods: ids, and `{arm: overrides}` for variants and for what a world needs."""
     nodes: dict[str, Any] = {}
     for entry in entries or ():
         named = entry if isinstance(entry, Mapping) else {entry: [f"+{_METHOD}={entry}"]}
@@ -364,5 +366,5 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns the names that are most alike, as "this or that"; all of them where none is."""
+    """Returns the most similar names, as "this or that"; all names if none is similar."""
     return " or ".join(difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.4) or sorted(known))

@@ -1,4 +1,4 @@
-"""What the pages say of claims and arms: words, numbers and curves."""
+"""What pages show about claims and arms: words, numbers and curves."""
 
 import fnmatch
 import json
@@ -27,10 +27,10 @@ class ArmRow(NamedTuple):
     """One arm in the table of a paper.
 
     Attributes:
-        name: of the arm.
-        seeds: that are stored, in words.
-        values: mean and interval of every reported metric, "-" without.
-        minutes: of its runs.
+        name: name of the arm.
+        seeds: stored seeds, in words.
+        values: mean and interval of every reported metric; "-" without a value.
+        minutes: minutes of its runs.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ArmRow(NamedTuple):
 
 
 def describe_finding(finding: Finding) -> str:
-    """Returns what was measured of an expectation, or why nothing was."""
+    """Returns the measured result of an expectation, or the reason why there is none."""
     if finding.measured is None:
         return finding.reason
     seeds = f" over {len(finding.seeds)} seeds" if len(finding.seeds) > 1 else ""
@@ -48,7 +48,7 @@ def describe_finding(finding: Finding) -> str:
 
 
 def describe_seeds(seeds: Sequence[int]) -> str:
-    """Returns "10 to 17" for a range, else the list."""
+    """Returns "10 to 17" for a range, otherwise the list."""
     seeds = sorted(seeds)
     if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
@@ -68,7 +68,7 @@ def arm_rows(entry: Claim) -> list[ArmRow]:
 
 
 def panels_of(entry: Claim) -> list[Panel]:
-    """Returns the pictures of a claim: a panel for every reported metric, with all arms that log it."""
+    """Returns the plots of a claim: a panel for every reported metric, with all arms that log it."""
     committed = {arm.name: _committed(entry, arm.name) for arm in entry.paper.arms}
     logged = {name for runs in committed.values() for run in runs.values() for name in run.curves}
     panels = []
@@ -83,7 +83,7 @@ def panels_of(entry: Claim) -> list[Panel]:
 
 
 def study_panel(study: StudyEntry, arms: Sequence[str]) -> Panel | None:
-    """Returns the picture of arms of a batch: its metric over training, from the points that are kept of every run."""
+    """Returns the plot of some arms of a batch: its metric over training, from the stored points of every run."""
     curves = {}
     for arm in arms:
         kept = [{"steps": line.curve[0], "values": line.curve[1]} for line in study.lines.get(arm, {}).values()]
@@ -93,14 +93,14 @@ def study_panel(study: StudyEntry, arms: Sequence[str]) -> Panel | None:
 
 
 def steps_unit(entry: Claim) -> str:
-    """Returns what the steps of all curves count, such as "episodes"; "" where that differs or is nothing."""
+    """Returns what the steps of all curves count, such as "episodes"; "" if that differs or is undefined."""
     runs = [run for arm in entry.paper.arms for run in _committed(entry, arm.name).values()]
     units = {run.budget[0] if run.budget else "" for run in runs}
     return units.pop().replace("_", " ") if len(units) == 1 else ""
 
 
 def gather_curve(logged: Sequence[Mapping[str, Sequence[float]]]) -> Curve | None:
-    """Returns `steps` and `values` of several runs at the steps that all of them have; None where there are none."""
+    """Returns `steps` and `values` of several runs at the steps that all of them have; None if there are none."""
     tables = [dict(zip(curve["steps"], curve["values"])) for curve in logged]
     steps = sorted(set.intersection(*map(set, tables))) if tables else []
     values = np.asarray([[table[step] for table in tables] for step in steps], np.float64)
@@ -110,7 +110,7 @@ def gather_curve(logged: Sequence[Mapping[str, Sequence[float]]]) -> Curve | Non
 
 
 def authors_rows(entry: Claim) -> list[tuple[str, str, str]]:
-    """Returns where the authors' setting and this one differ or agree: name, theirs, ours."""
+    """Returns where the authors' setting and this one differ or agree, as name, their value, our value."""
     settings = {name: (theirs, _look_up(entry, name)) for name, theirs in (entry.paper.authors or {}).items()}
     return [(name, _setting(theirs), _setting(ours)) for name, (theirs, ours) in settings.items()]
 

@@ -1,4 +1,4 @@
-"""What reinforcement adds in worlds in words: held-out success of the base agent of each, and after GRPO from it."""
+"""Gains from reinforcement in text worlds: held-out success of each world's base agent, and after GRPO from it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,31 +33,31 @@ def measure_gains(
     overrides: Sequence[str] = (),
     say: Callable[[str], Any] = print,
 ) -> Iterator[dict[str, Any]]:
-    """Trains `world=<name> algorithm=grpo` for every world and seed: the first stage once, what follows from its end.
+    """Trains `world=<name> algorithm=grpo` for every world and seed: the first stage once, the others from its end.
 
-    Both are judged by sampled actions on the same held-out tasks, which neither stage has seen. What is there, of the
-    same settings, is not trained again; a call that was killed goes on with the world and seed that it was at.
+    Both are evaluated by sampled actions on the same held-out tasks, which neither stage has seen. Stored results of
+    the same settings are not trained again; a call that was killed resumes with the world and seed where it stopped.
 
     Args:
         config_folder: `configs`.
-        folder: where a file of every world and seed is kept.
-        cache: where base agents are kept.
+        folder: folder with one file for every world and seed.
+        cache: folder of base agents.
         names: option files of `world`.
-        seeds: of GRPO.
-        choices: by world, in place of `world=<name> algorithm=grpo`.
-        base_seed: of the first stage, whose end all seeds of a world start from.
-        num_episodes: of an evaluation, each on a task of its own.
-        task_seed: of these tasks.
-        overrides: further ones, for trials.
-        say: reports what is trained.
+        seeds: seeds of GRPO.
+        choices: overrides by world that replace `world=<name> algorithm=grpo`.
+        base_seed: seed of the first stage, from whose end all seeds of a world start.
+        num_episodes: number of episodes of an evaluation, each on a separate task.
+        task_seed: seed of these tasks.
+        overrides: further overrides, for trials.
+        say: function that reports what is trained.
 
     Yields:
         A row per world and seed: `world`, `seed`, `num_episodes`, digest of the `base_params`, the metrics of `base`
-        and `grpo` by name, and `minutes` and `base_minutes`, of the clock and of all processors together, compilation
-        included; the latter are None where the base was there.
+            and `grpo` by name, and `minutes` and `base_minutes`, each as wall-clock time and as CPU time over all
+            cores, compilation included; the latter are None if the base was already stored.
 
     Raises:
-        ValueError: a world has no episodes in words by which it is judged.
+        ValueError: a world has no text episodes on which it could be evaluated.
         FloatingPointError: a stage diverged.
     """
     judged = {"greedy": "false", "num_episodes": num_episodes, "seed": task_seed, "final_episodes": "null"}
@@ -82,9 +82,9 @@ def measure_gains(
 def _train(
     own: Mapping[str, Any], recipe: Recipe, base_seed: int, cache: str | Path, say: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """Trains the row of a world and seed; `own` is what it begins with."""
+    """Trains the row of a world and seed; `own` is its initial content."""
     first, *others = recipe.stages
-    heard: list[str] = []  # Where there is nothing to say, the base was there.
+    heard: list[str] = []  # Stays empty if the base was already stored.
 
     def tell(text: str) -> None:
         heard.append(text)
