@@ -68,6 +68,7 @@ def test_loops_of_a_compiled_program_are_found():
     assert kernels.total >= 3 * min(loop.kernels for loop in kernels.loops) > 0
 
 
+@pytest.mark.slow
 def test_the_suite_counts_an_update_and_a_token():
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = hydra_compose("benchmark", ["suite=kernels", "quick=true"])

@@ -77,6 +77,7 @@ def test_several_samples_of_every_task_are_judged_alone_and_together(speak):
         make(num_samples=8, pass_at=[1, 9])
 
 
+@pytest.mark.slow
 def test_parts_of_what_the_world_reports_are_those_at_the_end(speak):
     world = tools.make_environment((1,), num_apps=1, max_steps=2)
     policy = speak(world)

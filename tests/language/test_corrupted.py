@@ -11,6 +11,7 @@ from jaxagents.language.corrupted import make_corrupted_evaluator, random_action
 KEY = jax.random.key(5)
 
 
+@pytest.mark.slow
 def test_random_actions_are_admissible_in_the_states_that_they_lead_to():
     world = crafting.make_environment((1,), informative=False)
     task = world.sample_task(KEY)

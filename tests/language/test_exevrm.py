@@ -33,6 +33,7 @@ def test_one_number_comes_from_another_task():
     assert jax.tree.all(jax.tree.map(lambda one, two: bool((one == two).all()), same, task))
 
 
+@pytest.mark.slow
 def test_episodes_fit_altered_instructions_and_do_not_meet_them(batch):
     policy, episode, alter = batch
     altered = alter(KEY, episode)

@@ -151,6 +151,7 @@ def test_stretches_are_transcripts_that_solve_their_tasks(speak, kind):
     assert np.asarray(seen.success)[success].all()
 
 
+@pytest.mark.slow
 def test_an_explorer_comes_upon_tasks_that_its_own_actions_solve(speak):
     world = crafting.make_environment((1, 2), informative=True)
     policy = speak(world, context_turns=1, prompt=False)

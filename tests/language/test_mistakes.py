@@ -117,6 +117,7 @@ def test_refused(world, speak):
         make_mistake_collector(world, speak(world), num_episodes=2, noise=1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [countdown.make_environment, mastermind.make_environment])
 def test_thoughts_and_mistakes_are_of_the_decision_that_was_taken(make, speak):
     """Experts that choose at random among what is as good, and whose thoughts name the choice."""

@@ -35,7 +35,9 @@ def worlds():
     return {"turns": attempts, "trials": make_text_world(with_retries(single, num_trials=3))}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("turns", marks=pytest.mark.exhaustive), "trials"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("turns", marks=pytest.mark.exhaustive), pytest.param("trials", marks=pytest.mark.slow)]
+)
 def test_corrections_are_told_as_first_answers(worlds, speak, kind, monkeypatch):
     """A player of groups of three who says the right list in the first, the second and the third attempt."""
     world = worlds[kind]
@@ -82,6 +84,7 @@ def test_corrections_are_told_as_first_answers(worlds, speak, kind, monkeypatch)
     np.testing.assert_array_equal(correction.tokens[:, 0, :first], own.tokens[:, 0, :first])
 
 
+@pytest.mark.slow
 def test_a_policy_plays_it(worlds, speak, params_of):
     policy = speak(worlds["trials"], context_turns=1, prompt=False)
     params = params_of(policy)

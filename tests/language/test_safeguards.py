@@ -26,6 +26,7 @@ def world():
     return desk.make_environment((2,), wrappers={"house_rules": wrap})
 
 
+@pytest.mark.slow
 def test_misled_episodes_are_told_without_the_belief(world, speak, params_of):
     policy = speak(world, prompt=False)
     params = params_of(policy)
@@ -50,7 +51,9 @@ def test_worlds_without_beliefs_are_refused(speak):
         make_misled_collector(plain, speak(plain, prompt=False), num_groups=2)
 
 
-@pytest.mark.parametrize("penalty", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.5])
+@pytest.mark.parametrize(
+    "penalty", [pytest.param(0.0, marks=pytest.mark.exhaustive), pytest.param(0.5, marks=pytest.mark.slow)]
+)
 def test_thoughts_that_say_what_they_should_not_cost(speak, params_of, penalty):
     world = code.make_environment((2,), wrappers={"exploit": with_exploit})
     policy = speak(world, prompt=False, thought_tokens=8)

@@ -50,7 +50,9 @@ def by_hand(policy, params, episode, words, prefix_tokens):
     return expected
 
 
-@pytest.mark.parametrize("prefix_tokens, context_turns", [(1, None), pytest.param(0, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "prefix_tokens, context_turns", [pytest.param(*case, marks=pytest.mark.slow) for case in ((1, None), (0, 1))]
+)
 def test_strings_are_scored_after_what_is_seen_in_every_turn(calls, speak, params_of, prefix_tokens, context_turns):
     policy = speak(calls, prompt=False, context_turns=context_turns)
     episode = jax.jit(make_demonstrations(calls, policy, noise=0.5))(KEY, jnp.arange(5))

@@ -95,6 +95,7 @@ def test_tokens_that_tell_names_apart_are_key_tokens(world, speak, make_episode)
         assert (found.kind[0, turn][:10] == [FORMAT] * 4 + [NAME] * 5 + [ARGUMENT]).all()
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_what_is_learned(world, speak):
     policy = speak(world)
     options = {"num_episodes": 8, "noise": 0.5, "reflects": False}

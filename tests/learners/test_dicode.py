@@ -69,6 +69,7 @@ def test_no_level_is_made_between_generations():
     assert sizes == [1, 1, 1, 3]
 
 
+@pytest.mark.slow
 def test_two_devices_count_as_one():
     one, many = make(session=1), make(axis_name="device", session=1)
     state = one.init(KEY)

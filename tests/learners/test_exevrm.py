@@ -94,6 +94,7 @@ def test_rows_that_a_filter_dropped_are_neither_paid_nor_learned(episode):
         make(episode, none, num_steps=0)
 
 
+@pytest.mark.slow
 def test_a_model_of_screens_reads_all_of_them_and_no_action(speak):
     world = shop.make_environment((1,), max_steps=4)
     policy = speak(world, value_head=True, context_turns=1, prompt=False)

@@ -248,6 +248,7 @@ def test_planners_without_a_model_of_the_world_are_refused():
 APART = Prediction(jnp.array([[[0.0, 3.0], [1.0, 1.0]], [[2.0, 3.0], [1.0, 1.0]]]), jnp.zeros((2, 2, 2)), None)
 
 
+@pytest.mark.slow
 def test_disagreement_weighs_down_what_is_imagined_and_makes_actions_worth_trying():
     np.testing.assert_allclose(disagreement(APART), [0.5, 0.0])
     np.testing.assert_allclose(disagreement_weight(APART, temperature=4.0), [2.0 / (1.0 + np.exp(2.0)), 1.0], rtol=1e-6)
@@ -266,6 +267,7 @@ def test_disagreement_weighs_down_what_is_imagined_and_makes_actions_worth_tryin
     np.testing.assert_allclose(ratio[0], ratio[1] * jnp.array([[1.0, 0.25, 0.25]]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_best_candidate_is_done_where_the_policy_explores_and_the_policy_elsewhere():
     twin_q = make_twin_q(SEEN, MOVES, encoder=MLP((4,)))
     policy = make_optimistic_policy(POLICY, twin_q, SEEN, MOVES, encoder=MLP((4,)), share=0.5, num_candidates=3)

@@ -102,6 +102,7 @@ def test_every_term_by_hand():
     np.testing.assert_allclose(metrics["priority"], [abs(1.0 - h(returns[0]))], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_only_what_later_steps_ask_of_a_latent_is_halved():
     """The heads of every unrolled step move the dynamics by their whole gradient, those of the step after by half.
 

@@ -114,6 +114,7 @@ def test_devices_agree_with_one_device():
     )
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_compute_no_phase_before_it_is_due():
     learner, state, rollouts = start(make(policy_rate=0.05))
     states = jax.vmap(learner.init)(jax.random.split(KEY, 2))

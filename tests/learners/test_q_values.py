@@ -155,6 +155,7 @@ def test_noise_is_that_of_the_sequence_on_any_number_of_devices():
     np.testing.assert_allclose(joined, values.quantiles, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_implicit_quantiles_are_of_as_many_fractions_as_in_the_paper():
     """N = 6 for what is predicted and for its targets; the mean of 2 others chooses the action of the successor."""
     distribution = implicit_quantiles(num_fractions=6, num_acting_fractions=2, num_cosines=2)

@@ -48,6 +48,7 @@ def test_the_step_is_the_gradient_of_the_mean_loss_of_the_pairs(played):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), state.params, wanted)
 
 
+@pytest.mark.slow
 def test_pairs_are_learned_and_paid_at_the_end(played):
     policy, params, batch = played
     learner = make_reward_model(policy.model, optax.adam(1e-2), pairs=expert_against_own)

@@ -91,6 +91,7 @@ def test_equal_adapters_are_one_adapter_and_share_its_first_step(make, params, p
     assert all(max(jnp.abs(x).max() for x in jax.tree.leaves(part)) > 1e-3 for part in parts.values())
 
 
+@pytest.mark.slow
 def test_a_seat_learns_from_its_own_words_only(make, params, play):
     agent = make(seats.make_agent, optimizer=lambda num_updates: optax.adam(1e-2))
     learner, params = agent.make_learner(NO_COLLECTOR, 4), shared(params)

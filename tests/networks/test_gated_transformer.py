@@ -45,6 +45,7 @@ def one_step(params, inputs):
     return gate(params["gate"], x, np.maximum(hidden @ params["output"]["kernel"] + params["output"]["bias"], 0))
 
 
+@pytest.mark.slow
 def test_every_step_sees_the_last_ones_of_its_episode_as_numpy_says():
     features = jax.random.normal(jax.random.key(0), (T, 1, H))
     first = jnp.zeros((T, 1), bool).at[4, 0].set(True)

@@ -44,6 +44,7 @@ def test_thoughts_alone(shown):
     assert not np.asarray((read != episode.tokens) & ~thoughts).any() and np.asarray(read != episode.tokens).any()
 
 
+@pytest.mark.slow
 def test_labels_stay_and_the_rate_follows_its_schedule(shown):
     """The loss of the first update is that of transcripts that are read as they are, of the third that of half."""
     policy, params, episode = shown

@@ -165,6 +165,7 @@ def test_an_arm_that_fails_is_a_row_and_stops_no_other(calls, tmp_path):
     assert set(check_batch(of, request(tmp_path))) == {"unknown", "wrong"}  # A function shows its faults when called.
 
 
+@pytest.mark.slow
 def test_a_start_that_cannot_be_evaluated_fails_before_any_run(tmp_path):
     of = load_batch(CONFIGS.parent / "experiments", "lm_rl/guards", (100,))
     asked = request(tmp_path, arms=("grpo",), overrides=("warm_start.environment.wrappers=null",))

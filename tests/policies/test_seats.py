@@ -63,6 +63,7 @@ def test_a_seat_speaks_as_the_model_with_its_merged_adapter(speak, params_of, co
         assert np.abs(alone[by_seat[1]] - episode.behavior_log_prob[by_seat[1]]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_what_is_no_turn_of_a_game_is_read_without_adapters(speak, params_of):
     environment = make_kuhn()
     plain = speak(environment)

@@ -99,6 +99,7 @@ def test_nothing_is_reset_unless_told():
         reset_free(make_line(), onward, back, reset_every=0)
 
 
+@pytest.mark.slow
 def test_rollouts_hold_attempts_as_episodes():
     """Always one step to the right: there after two steps, then away from 0 until that is given up after four."""
 

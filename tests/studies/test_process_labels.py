@@ -30,6 +30,7 @@ def test_what_is_told_is_chosen():
     assert float(results["step_accuracy_constant"]) == pytest.approx(3 / 8)
 
 
+@pytest.mark.slow
 def test_steps_decide_where_outcomes_are_not_told():
     """Of episodes that the outcome model cannot tell apart, the first one is taken, and steps choose the other."""
     judged = _judged(tells_outcome=False)

@@ -28,6 +28,7 @@ def test_practice_is_judged_and_shares_its_buffer_with_prior_data():
         assert "return_to_go" in jax.eval_shape(unpack_rows, kept.experience).extras
 
 
+@pytest.mark.slow
 def test_prior_data_without_returns_are_refused():
     with pytest.raises(ValueError, match="must have the arrays that rollouts have, got .*return_to_go.* missing"):
         build_with()

@@ -71,6 +71,7 @@ def test_where_one_action_alone_is_allowed_nothing_is_asked():
         assert "second" not in sentence(world, timestep.observation).split()
 
 
+@pytest.mark.slow
 def test_the_expert_that_guesses_is_right_half_of_the_time():
     world = make_text_world(with_comparisons(RULES, share=1.0, guesses=True))
     state, _ = world.reset(KEY, world.sample_task(KEY))

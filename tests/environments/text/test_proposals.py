@@ -25,6 +25,7 @@ def possible(task):
     return meets.any(axis=0).mean()
 
 
+@pytest.mark.slow
 def test_parts_of_proposals_come_from_other_tasks():
     own, some, none = tasks(0.0), tasks(0.25), tasks(1.0)
     assert possible(own) == 1.0 and possible(none) < possible(some) < 1.0 and possible(some) > 0.4
@@ -40,6 +41,7 @@ def test_parts_of_proposals_come_from_other_tasks():
     assert np.mean(pairs[kinds, traits]) == pytest.approx(expected, abs=0.08)
 
 
+@pytest.mark.slow
 def test_elements_are_mixed_one_by_one():
     """A share `rate` of the prices comes from another task, whose price differs as often as that of any two tasks."""
     rules = shop_rules()

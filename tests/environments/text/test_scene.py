@@ -109,6 +109,7 @@ def test_boxes_by_hand(hand, pictured, answer, success, iou, confidence):
     np.testing.assert_allclose([float(result["iou"]), float(result["confidence"])], [iou, confidence], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_boxes_of_the_expert_are_right():
     environment = find()
     counts = set()

@@ -77,6 +77,7 @@ def sentence(world, ids):
     return " ".join(world.text.words[word] for word in np.asarray(ids).tolist() if word >= 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [1, 2])
 def test_what_lies_between_is_the_experts(gap):
     rules = crafting.make_environment((2,)).text.rules
