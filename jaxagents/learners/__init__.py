@@ -1,4 +1,4 @@
-"""Learners: pairs `init` and `update` of one algorithm each, and combinators of them."""
+"""Learners: a pair of `init` and `update` for each algorithm, and combinators of learners."""
 
 from jaxagents import modules_of
 

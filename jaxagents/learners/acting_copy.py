@@ -1,4 +1,4 @@
-"""Learners whose policy acts with a copy of lower precision, while what is learned keeps its own."""
+"""Learners whose policy acts with a lower-precision copy of the parameters, while training keeps full precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,20 +11,20 @@ from jaxagents.types import Agent, Environment, Learner, Params, State
 
 
 def with_acting_copy(learner: Learner, *, dtype: Any = jnp.bfloat16) -> Learner:
-    """Makes a learner whose collector acts with parameters in another type: half the memory and reading of float32.
+    """Makes a learner whose collector acts with parameters of another dtype, in half the memory of float32.
 
-    Gradients, moments and evaluation are those of the parameters themselves. Behaviour log-probabilities are of the
-    copy, so that importance ratios correct for what rounding changes.
+    Gradients, moments and evaluation use the original parameters. Behaviour log-probabilities are those of the copy, so
+    that importance ratios correct for rounding.
 
     Args:
-        learner: any.
-        dtype: of the copy's floating-point numbers.
+        learner: any learner.
+        dtype: dtype of the copy's floating-point numbers.
 
     Returns:
-        The learner; its state is that of `learner`.
+        The learner; its state is that of the original `learner`.
 
     Raises:
-        ValueError: `dtype` is not of floating-point numbers.
+        ValueError: `dtype` is not a floating-point dtype.
     """
     if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise ValueError(f"`dtype` must be of floating-point numbers, got {dtype}; try bfloat16.")
@@ -44,9 +44,9 @@ def make_agent(
     """Assembles an agent that acts with a copy, see `with_acting_copy`.
 
     Args:
-        environment: gives the spaces.
-        inner: `(environment, **options) -> Agent`, what learns.
-        dtype: of the copy.
-        **options: of `inner`.
+        environment: environment that defines the spaces.
+        inner: `(environment, **options) -> Agent`, the agent that learns.
+        dtype: dtype of the copy.
+        **options: further arguments of `inner`.
     """
     return wrapper_agent(inner(environment, **options), lambda learner, *_: with_acting_copy(learner, dtype=dtype))

@@ -1,4 +1,4 @@
-"""Actions, targets and losses of off-policy actor-critics with the slots of `learners.sac`."""
+"""Actions, targets and losses of off-policy actor-critics, with the slots of `learners.sac`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ from jaxagents.values.q_function import TwinQ
 
 
 class Successor(NamedTuple):
-    """What a target is made of besides the critics' values.
+    """The inputs of a target, besides the critics' values.
 
     Attributes:
-        reward: float32 `[B]`, the sum of one or several.
+        reward: float32 `[B]`, one reward or the sum of several.
         discount: float32 `[B]`.
         observation: leaves `[B, ...]`.
         action: `[K, B, D]`, drawn from the policy.
@@ -40,7 +40,7 @@ class Successor(NamedTuple):
 def successor_of(
     choose_actions: Callable[..., tuple[Array, Array]], params: Params, discount: Array, keys: Array, batch: Sample
 ) -> Successor:
-    """Draws actions at the successors of a batch, one for each key."""
+    """Draws actions for the successors of a batch, one for each key."""
     transition = batch.transition
     reward, discount, index = n_step_transition(
         transition.reward, transition.terminated, transition.truncated, discount=discount
@@ -62,9 +62,9 @@ def critic_loss_of(
     batch: Sample,
     critic: Params,
 ) -> tuple[Array, tuple[tuple[dict[str, Array], Array, PyTree], dict[str, PyTree]]]:
-    """Computes the loss of all critics; besides `((metrics, priority [B], statistics), summaries)`.
+    """Computes the loss of all critics, and returns `((metrics, priority [B], statistics), summaries)` with it.
 
-    Without target critics, the same pass over a batch and its successors gives values and targets.
+    Without target critics, one pass over a batch and its successors computes values and targets.
     """
     observation, action = first_step(batch.transition.observation), first_step(batch.transition.action)
     num_actions, rows = successor.log_prob.shape
@@ -101,7 +101,7 @@ def policy_loss_of(
     batch: Sample,
     params: Params,
 ) -> tuple[Array, tuple[tuple[dict[str, Array], Array], dict[str, PyTree]]]:
-    """Computes the loss of the policy by keys of actions and of dropout; besides `((metrics, log_prob), summaries)`."""
+    """Computes the policy loss, with keys for actions and dropout, and `((metrics, log_prob), summaries)`."""
     observation = first_step(batch.transition.observation)
     action, log_prob = choose_actions(params, keys[0], observation)
     dropout = sample_keys(keys[1], log_prob.shape[0], axis_name)
@@ -113,7 +113,7 @@ def policy_loss_of(
 def temperature_loss_of(
     weight: Array, target_entropy: Array, log_prob: Array, log_temperature: Array
 ) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
-    """Computes the loss of the logarithm of the temperature, by the weights `[B]` of the batch."""
+    """Computes the loss of the log-temperature, with the weights `[B]` of the batch."""
     return jnp.mean(weight * sac_temperature_loss(log_temperature, log_prob, target_entropy)), ((), {})
 
 
@@ -129,9 +129,9 @@ def improvement_loss_of(
     batch: Sample,
     params: Params,
 ) -> tuple[Array, tuple[tuple[dict[str, Array], ImprovementView], dict[str, PyTree]]]:
-    """Computes the loss of a policy that fits what is better than its target; besides `((metrics, view), summaries)`.
+    """Computes the loss of a policy that fits an improvement of its target, and `((metrics, view), summaries)`.
 
-    The actions are the target policy's, one for each key, and the values those of the target critics.
+    The actions are drawn from the target policy, one for each key, and the values are those of the target critics.
     """
     observation = first_step(batch.transition.observation)
     distribution, former = (distribution_of(policy, each, observation) for each in (params, target_params))
@@ -147,7 +147,7 @@ def improvement_loss_of(
 def dual_loss_of(
     improve: Bound, weight: Array, view: ImprovementView, log_temperature: PyTree
 ) -> tuple[Array, tuple[tuple[()], dict[str, PyTree]]]:
-    """Computes the loss of the logarithms of the temperature and of the prices of constraints, by weights `[B]`."""
+    """Computes the loss of the logarithms of the temperature and of the prices of constraints, with weights `[B]`."""
     (_, losses), _ = improve(jax.lax.stop_gradient(view), jax.tree.map(jnp.exp, log_temperature))
     return jnp.mean(weight * losses), ((), {})
 
@@ -155,7 +155,7 @@ def dual_loss_of(
 def choose_actions(
     policy: Policy, choose: Bound, axis_name: str | None, params: Params, key: Array, observation: PyTree
 ) -> tuple[Array, Array]:
-    """Chooses unsquashed actions `[B, A]` with log-probabilities `[B]`, one stream per global index of the sample."""
+    """Chooses unsquashed actions `[B, A]` and their log-probabilities `[B]`, one random stream per global index."""
     distribution = distribution_of(policy, params, observation)
     action = draw(choose, distribution, key, axis_name)
     return action, distribution.log_prob(action)
@@ -169,25 +169,25 @@ def distribution_of(policy: Policy, params: Params, observation: PyTree) -> Any:
 
 
 def draw(choose: Bound, distribution: Any, key: Array, axis_name: str | None) -> Array:
-    """Draws from distributions `[B]`, one stream per global index of the sample."""
+    """Draws from distributions `[B]`, with one random stream per global index of the sample."""
     keys = sample_keys(key, jax.tree.leaves(distribution)[0].shape[0], axis_name)
     return jax.vmap(lambda distribution, key: choose(distribution, key)[0])(distribution, keys)
 
 
 def sample_alone(distribution: Any, key: Array) -> tuple[Array, dict[str, PyTree]]:
-    """Draws from a distribution, as a slot without memory."""
+    """Draws from a distribution, in the form of a slot without memory."""
     return distribution.sample(key), {}
 
 
 def values_of(twin_q: TwinQ, critic: Params, observation: PyTree, action: Array, keys: Array) -> Array:
-    """Computes the values `[E, B]` that critics learn by: with dropout, if they have it."""
+    """Computes the values `[E, B]` with which critics are trained, with dropout if they have it."""
     if twin_q.drop_out is None:
         return twin_q.apply(critic, observation, action)
     return twin_q.drop_out(critic, observation, action, keys)
 
 
 def sample_keys(key: Array, rows: int, axis_name: str | None, repeats: int = 1) -> Array:
-    """Returns a key for each of the rows of this device, `[repeats * rows]`, by its index among those of all."""
+    """Returns a key for each row of this device, `[repeats * rows]`, by its index among the rows of all devices."""
     index = first_row(rows, axis_name) + jnp.arange(rows)
     if repeats == 1:
         return jax.vmap(jax.random.fold_in, (None, 0))(key, index)
@@ -196,7 +196,7 @@ def sample_keys(key: Array, rows: int, axis_name: str | None, repeats: int = 1) 
 
 
 def some_critics(params: Params, count: int | None, key: Array) -> Params:
-    """Draws some of the critics without replacement; None takes all."""
+    """Draws some of the critics without replacement; None selects all."""
     if count is None:
         return params
     chosen = jax.random.permutation(key, jax.tree.leaves(params)[0].shape[0])[:count]
@@ -204,12 +204,12 @@ def some_critics(params: Params, count: int | None, key: Array) -> Params:
 
 
 def repeat(tree: PyTree, count: int) -> PyTree:
-    """Repeats the rows of leaves `[B, ...]` one after the other, `[count * B, ...]`."""
+    """Repeats all rows of leaves `[B, ...]` as a block, `[count * B, ...]`."""
     return jax.tree.map(lambda leaf: jnp.tile(leaf, (count,) + (1,) * (leaf.ndim - 1)), tree)
 
 
 def entropy_of_paper(action_space: Box) -> float:
-    """Returns `D (log((high - low) / 2) - 1)` nats of D dimensions: `-D` for actions in `[-1, 1]`."""
+    """Returns `D (log((high - low) / 2) - 1)` nats for D dimensions: `-D` for actions in `[-1, 1]`."""
     return math.prod(action_space.shape) * (math.log(0.5 * (action_space.high - action_space.low)) - 1.0)
 
 
@@ -221,7 +221,7 @@ def check_actor_critic(
     initial_temperature: float | Mapping[str, float],
     num_target_critics: int | None,
 ) -> None:
-    """Refuses what an off-policy actor-critic cannot learn with; arguments are those of `make_sac`."""
+    """Refuses settings with which an off-policy actor-critic cannot learn; the arguments are those of `make_sac`."""
     check_positive(target_update_rate=target_update_rate)
     if isinstance(initial_temperature, Mapping):
         check_positive(**initial_temperature)

@@ -1,4 +1,4 @@
-"""Learners of adapters: what they are around stays as it is, and exists once."""
+"""Learners of adapters: the parameters around which they are put are frozen, and stored once."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,14 +24,14 @@ from jaxagents.types import (
 
 @struct.dataclass
 class AdaptedState:
-    """State of the learner of the adapter, whose parameters are those of the adapter; and the frozen ones below it."""
+    """State of the adapter's learner, whose parameters are those of the adapter, and the frozen base parameters."""
 
     inner: Any
     base: Params
 
     @property
     def params(self) -> Params:
-        """Returns what policies act with."""
+        """Returns the parameters with which policies act."""
         return {"base": self.base, "adapter": self.inner.params}
 
 
@@ -44,22 +44,22 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent that learns the parameters of an adapter only.
+    """Assembles an agent that learns only the parameters of an adapter.
 
-    The learner inside knows nothing of the frozen parameters: its gradients, optimiser and reference policy are of the
-    size of the adapter. A reference policy is the adapter as the stage started, at first one that changes nothing.
+    The inner learner does not see the frozen parameters: its gradients, optimiser and reference policy have the size of
+    the adapter. A reference policy is the adapter at the start of the stage, which at first changes nothing.
 
     Args:
-        environment: gives the spaces.
-        inner: `(environment, *, policy, axis_name) -> Agent`, what learns.
-        adapter: of the policy's parameters; several by name are applied in their order.
-        policy: what `inner` takes under this name.
+        environment: environment that defines the spaces.
+        inner: `(environment, *, policy, axis_name) -> Agent`, the agent that learns.
+        adapter: adapter of the policy's parameters; several adapters by name are applied in their order.
+        policy: argument of that name for `inner`.
         axis_name: mapped device axis to average gradients over.
         **options: further arguments of `inner`.
 
     Returns:
-        The agent; its parameters are `{"base", "adapter"}`, and it starts from such ones, or from the state or the
-        parameters of a policy without adapters.
+        The agent; its parameters are `{"base", "adapter"}`, and it can start from such parameters, or from the state or
+        the parameters of a policy without adapters.
     """
     adapter = combine(adapter) if isinstance(adapter, Mapping) else adapter
     made: dict[str, Any] = {}
@@ -98,9 +98,10 @@ def with_adapter(
     """Makes a learner of an adapter on frozen parameters.
 
     Args:
-        learner_on: `(base) -> Learner` of the adapter's parameters; what it makes of None is never asked to compute.
-        adapter: what is learned.
-        init_base: `(key) -> params` that are frozen.
+        learner_on: `(base) -> Learner` of the adapter's parameters; with None, the learner only needs a structure and
+            never computes.
+        adapter: adapter that is trained.
+        init_base: `(key) -> params`, which makes the frozen parameters.
 
     Returns:
         The learner.
@@ -121,7 +122,7 @@ def with_adapter(
         return state.replace(inner=inner), metrics
 
     def acting(state: AdaptedState, own: Params | tuple[Params, ...]) -> Params | tuple[Params, ...]:
-        # Its own and its partner's, see `partners`; parameters of an adapter may be a tuple themselves.
+        # Its own parameters and its partner's, see `partners`; an adapter's parameters may be a tuple themselves.
         structure: Any = jax.tree.structure(own)
         if type(own) is tuple and structure != jax.tree.structure(state.inner.params):
             return tuple(acting(state, one) for one in own)
@@ -131,7 +132,7 @@ def with_adapter(
 
 
 def on_base(policy: Any, adapter: Adapter, base: Params | None) -> Any:
-    """Returns a policy, or a language policy, whose parameters are those of an adapter on frozen ones."""
+    """Returns a policy, or a language policy, whose parameters are those of an adapter on a frozen base."""
     return _with_params(policy, adapter, lambda own: (base, own))
 
 
@@ -164,5 +165,5 @@ def _with_params(policy: Any, adapter: Adapter, split: Callable[[Params], tuple[
 
 
 def inside(policy: Any) -> Any:
-    """Returns what has the parameters: the model of a language policy, or a policy itself."""
+    """Returns the object that has the parameters: the model of a language policy, or the policy itself."""
     return policy.model if isinstance(policy, LanguagePolicy) else policy

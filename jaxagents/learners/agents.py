@@ -1,4 +1,4 @@
-"""The agent axis of batches: `[T, B, N, ...]` where there is one, `[T, B, ...]` where there is not."""
+"""The agent axis of batches: `[T, B, N, ...]` with agents, `[T, B, ...]` without."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ from jaxagents.types import Array, PyTree, Transition
 
 
 def per_agent(values: Array, like: Array) -> Array:
-    """Repeats what all agents share for each of them.
+    """Repeats values that all agents share for each agent.
 
     Args:
-        values: `[T, B]`, flags or factors of a step.
+        values: `[T, B]`, flags or factors of each step.
         like: `[T, B]` or `[T, B, N]`.
 
     Returns:
@@ -22,16 +22,16 @@ def per_agent(values: Array, like: Array) -> Array:
 
 
 def agent_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
-    """Computes weights of which a mean over all agents is the mean over the living.
+    """Computes weights that turn a mean over all agents into the mean over the living.
 
-    Divided by the share of the living on all devices: a mean over devices is then exact as well.
+    They are divided by the share of living agents on all devices, so that a mean over devices is exact, too.
 
     Args:
         agent_mask: bool, any shape, True = alive.
-        axis_name: mapped axis over whose members the agents are spread.
+        axis_name: mapped axis over which the agents are spread.
 
     Returns:
-        float32 of the same shape: zero for the dead; zero for all where nobody lives.
+        float32 of the same shape: zero for the dead; zero for all if none lives.
     """
     share = jnp.mean(agent_mask, dtype=jnp.float32)
     if axis_name is not None:
@@ -40,11 +40,11 @@ def agent_weights(agent_mask: Array, *, axis_name: str | None = None) -> Array:
 
 
 def mean_over_agents(values: Array, agent_mask: Array | None) -> Array:
-    """Computes the mean over the last axis, of agents that are alive; zero where none is.
+    """Computes the mean over the last axis, over living agents; zero if none lives.
 
     Args:
         values: `[..., N]`.
-        agent_mask: bool `[..., N]`; None where all are.
+        agent_mask: bool `[..., N]`; None if all live.
     """
     if agent_mask is None:
         return jnp.mean(values, axis=-1)
@@ -52,12 +52,12 @@ def mean_over_agents(values: Array, agent_mask: Array | None) -> Array:
 
 
 def team_state(observation: PyTree, *, num_leading: int = 1) -> Array:
-    """Returns what the team sees, float32 `[..., S]`.
+    """Returns the state of the team, float32 `[..., S]`.
 
     Args:
-        observation: leaves `[..., N, *shape]`. Its entry `team` (see `environments.teams.team_view`) where it has one,
-            which is the same for all agents; else everything that the agents see, in one vector.
-        num_leading: axes before that of the agents.
+        observation: leaves `[..., N, *shape]`. The state is its entry `team` (see `environments.teams.team_view`) if
+            there is one, which is the same for all agents; else everything that the agents see, in one vector.
+        num_leading: number of axes before the agent axis.
     """
     if isinstance(observation, Mapping) and "team" in observation:
         return observation["team"][..., 0, :]
@@ -67,13 +67,13 @@ def team_state(observation: PyTree, *, num_leading: int = 1) -> Array:
 
 
 def require_agents(transition: Transition) -> None:
-    """Refuses experience whose rewards and masks disagree about the agents.
+    """Refuses experience whose rewards and masks imply different agent axes.
 
     Args:
         transition: leaves `[T, B, ...]` or `[T, B, N, ...]`.
 
     Raises:
-        ValueError: with both shapes.
+        ValueError: the shapes differ; the message gives both.
     """
     shape, steps = transition.reward.shape, transition.terminated.shape
     if shape[: len(steps)] != steps or len(shape) > len(steps) + 1:

@@ -1,4 +1,4 @@
-"""AlphaZero (Silver et al., 2018): the policy imitates what searches found, the value the outcomes."""
+"""AlphaZero (Silver et al., 2018): the policy imitates the results of searches, the value predicts outcomes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,9 +43,9 @@ class AlphaZeroState:
     """State of the learner.
 
     Attributes:
-        params: of the actor-critic.
-        opt_state: of the optimiser.
-        settings: numbers.
+        params: parameters of the actor-critic.
+        opt_state: state of the optimiser.
+        settings: hyper-parameters that can change.
     """
 
     params: Params
@@ -58,9 +58,9 @@ class AlphaZeroBatch:
     """Steps with their targets, leaves `[T, B, ...]`.
 
     Attributes:
-        transition: with `extras["search_policy"]`.
-        target: float32, of the value.
-        carry: empty.
+        transition: transition with `extras["search_policy"]`.
+        target: float32, targets of the value.
+        carry: empty tuple.
     """
 
     transition: Transition
@@ -84,19 +84,19 @@ def make_alphazero(
     """Makes AlphaZero over rollouts of `search.self_play`.
 
     Minimises `-sum_a w(a) log pi(a | s) + value_coefficient (V(s) - G)^2 / 2`, with the improved policy w of the search
-    and the lambda-return G, which with a decay of 1 is the outcome of the game for who acts in s, or the value where
-    the rollout ends before the game does. Numbers may be schedules.
+    and the lambda-return G. With a decay of 1, G is the outcome of the game for the player who acts in s, or the value
+    at the end of the rollout if the game has not ended. Numbers may be schedules.
 
     Args:
-        actor_critic: feed-forward.
+        actor_critic: feed-forward actor-critic.
         optimizer: an optax transformation.
-        num_epochs: passes over every rollout.
-        num_minibatches: optimiser steps per pass.
-        discount: gamma in [0, 1], per step; `extras["perspective"]` turns its sign where the opponent acts next.
+        num_epochs: number of passes over every rollout.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
+        discount: gamma in [0, 1], per step; `extras["perspective"]` reverses its sign if the opponent acts next.
         trace_decay: lambda.
         value_coefficient: weight of the value's loss.
-        num_updates: of the whole run, for schedules.
-        trainable: see `apply_updates`.
+        num_updates: number of updates of the whole run, for schedules.
+        trainable: parameters that are trained, see `apply_updates`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -108,7 +108,7 @@ def make_alphazero(
     References:
         Silver et al. (2018), A general reinforcement learning algorithm that masters chess, shogi and Go, equation 1.
 
-    Deviation: learns from the newest games only, without replay; regularisation of weights is the optimiser's.
+    Deviation: it learns from the newest games only, without replay; weights are regularised by the optimiser.
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     fractions = {"discount": discount, "trace_decay": trace_decay}
@@ -156,17 +156,17 @@ def make_agent(
     """Assembles AlphaZero for an environment with one stream of rewards.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        value_bound: c of the values `c tanh(v / c)`, the largest return; None does not bound them. Without, a lost
-            position can seem worse than a loss, and is not defended.
-        **options: of `make_alphazero` and of `rollout_agent`.
+        value_bound: c in values `c tanh(v / c)`, the largest return; None: no bound. Without a bound, a lost position
+            can seem worse than a loss, so that it is not defended.
+        **options: further arguments of `make_alphazero` and of `rollout_agent`.
 
     Returns:
-        The agent; it acts without a search where nothing searches for it.
+        The agent; outside a search it acts with the policy alone.
 
     Raises:
-        ValueError: the policy has no critic, or a memory, or the bound is not positive.
+        ValueError: the policy has no critic, or it has a memory, or the bound is not positive.
     """
     check_positive(value_bound=value_bound)
     actor_critic = policy(environment.observation_space, environment.action_space)
@@ -186,7 +186,7 @@ def _bounded(actor_critic: ActorCritic, bound: float) -> ActorCritic:
 def outcomes(
     actor_critic: ActorCritic, params: Params, transition: Transition, discount: Array, trace_decay: Array
 ) -> Array:
-    """Computes lambda-returns for who acts at each step, float32 `[T, B]`."""
+    """Computes lambda-returns for the player who acts at each step, float32 `[T, B]`."""
     num_envs = transition.terminated.shape[1]
     _, _, next_value = actor_critic.apply(
         params, actor_critic.initial_carry((num_envs,)), input_of_successor(transition)

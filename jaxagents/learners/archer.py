@@ -1,4 +1,4 @@
-"""ArCHer (Zhou et al., 2024): values of turns by temporal differences on stored turns; fresh actions earn them."""
+"""ArCHer (Zhou et al., 2024): turn values from temporal differences on stored turns; fresh actions earn them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ NUM_CRITICS = 2
 
 @struct.dataclass
 class ArcherState:
-    """States of the actor and of its critics, target parameters, own episodes `[C, ...]`, and updates so far."""
+    """States of the actor and its critics, target parameters, own episodes `[C, ...]`, and number of updates."""
 
     inner: Any
     critics: tuple[TurnValueState, ...]
@@ -33,7 +33,7 @@ class ArcherState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -53,34 +53,34 @@ def make_archer(
     target_update_rate: float = 0.1,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of turns by temporal differences on stored turns, and of tokens by what fresh actions are worth.
+    """Makes a learner of turn values by temporal differences on stored turns, and of tokens from fresh actions' values.
 
-    Per step of the critics, on drawn episodes, with a ~ pi drawn anew in every state and bars for targets, which follow
-    by `target_update_rate`:
+    In every step of the critics, on drawn episodes, with a ~ pi drawn again in every state and bars for targets, which
+    follow with `target_update_rate`:
 
         `Q_j(s_t, a_t) -> r_t + discount Vbar_j(s_{t+1})`,  `V_j(s_t) -> Qbar_j(s_t, a)`,
 
-    and nothing after the last turn. Per step of the actor a turn of other drawn episodes, with a ~ pi anew, earns
-    `min_j Q_j(s, a) - min_j V_j(s)`.
+    and nothing after the last turn. In every step of the actor, a turn of other drawn episodes, again with a ~ pi,
+    earns `min_j Q_j(s, a) - min_j V_j(s)`.
 
     Args:
-        actor: a policy-gradient learner of `Episode`s whose credit is the reward of the turn, such as
+        actor: policy-gradient learner of `Episode`s whose credit is the reward of the turn, such as
             `advantage=reinforce` with `discount: 0` and `baseline: 0`.
         values: Q and V of a critic.
         utter: `(params, key, episode) -> Episode` with fresh actions, see `language.utterances`.
-        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
-        capacity: C, own episodes that are stored; the oldest ones are forgotten first.
-        value_batch_size: episodes of a step of the critics.
-        batch_size: episodes of a step of the actor.
-        num_value_steps: of the critics per update.
-        num_steps: of the actor per update.
-        num_exploring: first updates in which only the critics learn.
+        example: batch of arrays or `ShapeDtypeStruct`s, which defines the shapes.
+        capacity: C, number of stored own episodes; the oldest ones are forgotten first.
+        value_batch_size: number of episodes in a step of the critics.
+        batch_size: number of episodes in a step of the actor.
+        num_value_steps: number of steps of the critics per update.
+        num_steps: number of steps of the actor per update.
+        num_exploring: number of first updates in which only the critics learn.
         discount: per turn, in [0, 1].
-        target_update_rate: in [0, 1].
-        axis_name: mapped device axis. Every device holds the episodes of all, and takes its share of those of a step.
+        target_update_rate: target update rate in [0, 1].
+        axis_name: mapped device axis. Every device stores the episodes of all, and takes its share of those of a step.
 
     Returns:
-        The learner. Metrics are those of the actor, `q_loss` and `v_loss`, of the first critic, and `stored`.
+        The learner. Metrics are those of the actor, `q_loss` and `v_loss` of the first critic, and `stored`.
 
     Raises:
         ValueError: a count is not positive, or a number out of its range.
@@ -89,8 +89,9 @@ def make_archer(
         Zhou et al. (2024), "ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL", algorithm 1.
         YifeiZhou02/ArCHer@1bcbf80, archer/algorithms/archer/trainer.py:52-76 (critics), 211-224 (actor).
 
-    Deviation: one head gives Q and V, see `turn_values`. Both critics start as the policy, and each is fitted to half
-        of the drawn episodes, at random; the authors' differ by their first heads and are fitted to all of them.
+    Deviation: one head gives Q and V, see `turn_values`. Both critics start as the policy, and each is fitted to a
+        random half of the drawn episodes; the authors' critics have different initial heads and are fitted to all of
+        them.
     """
     check_counts(capacity=capacity, batch_size=batch_size, num_steps=num_steps, num_value_steps=num_value_steps)
     check_counts(value_batch_size=value_batch_size)
@@ -112,7 +113,7 @@ def make_archer(
         )
 
     def draw(state: ArcherState, key: Array, size: int) -> tuple[Episode, Episode]:
-        """Draws stored episodes of this device, and makes them again with fresh actions."""
+        """Draws stored episodes of this device, and a copy of them with fresh actions."""
         draw_key, say_key = jax.random.split(key)
         rows = draw_rows(draw_key, state.filled, size)
         episode = share_of_device(jax.tree.map(lambda leaf: leaf[rows], state.store), axis_name)
@@ -155,12 +156,12 @@ def make_archer(
 
 
 def turn_targets(reward: Array, value: Array, acting: Array, *, discount: float) -> Array:
-    """Computes `r_t + discount V(s_{t+1})`, nothing after the last turn.
+    """Computes `r_t + discount V(s_{t+1})`, without the second term after the last turn.
 
     Args:
         reward: float32 `[B, T]`.
         value: V of the states of the turns, float32 `[B, T]`.
-        acting: bool `[B, T]`, turns in which something was sampled.
+        acting: bool `[B, T]`, whether something was sampled in each turn.
         discount: per turn.
 
     Returns:
@@ -180,7 +181,7 @@ def _fit_critic(
     discount: float,
     axis_name: str | None,
 ) -> tuple[TurnValueState, Metrics]:
-    """Makes one step of a critic on the chosen ones of episodes, whose fresh actions are those of `fresh`."""
+    """Takes one step of a critic on the chosen episodes, whose fresh actions are those of `fresh`."""
     acting = acting_turns(episode)
     counted = acting & chosen[:, None]
     value, action_value = values.judge(critic.params, episode)
@@ -207,13 +208,13 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles ArCHer for a text world of one seat whose observations say it all.
+    """Assembles ArCHer for a text world with one seat whose observations are complete.
 
     Args:
-        environment: a text world of one seat.
+        environment: text world with one seat.
         utterances: see `language.utterances.make_utterances`.
         value_optimizer: `(steps of a critic in the whole run) -> optax.GradientTransformation`.
-        capacity: see `make_archer`, as what follows.
+        capacity: see `make_archer`, also for the following arguments.
         value_batch_size: see there.
         batch_size: see there.
         num_value_steps: see there.
@@ -221,9 +222,9 @@ def make_agent(
         num_exploring: see there.
         discount: see there.
         target_update_rate: see there.
-        microbatch_tokens: about how many tokens go through the model at once.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `make_archer`.
-        **options: of `learners.policy_gradient.make_agent`; the policy has a value head.
+        **options: further arguments of `learners.policy_gradient.make_agent`; the policy has a value head.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

@@ -1,4 +1,4 @@
-"""AWR (Peng et al., 2019), advantage-weighted regression: imitation of the better actions of a replay buffer."""
+"""AWR (Peng et al., 2019), advantage-weighted regression: imitates the better actions in a replay buffer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,20 +21,20 @@ def make_awr(
     num_minibatches: int = 1,
     **options: Any,
 ) -> Learner:
-    """Makes AWR: `make_ppo` over `Sample` batches of sequences, over which values are lambda-returns.
+    """Makes AWR: `make_ppo` over `Sample` batches of sequences, with lambda-returns as value targets.
 
     Args:
-        actor_critic: feed-forward.
+        actor_critic: feed-forward actor-critic.
         optimizer: an optax transformation.
-        num_epochs: passes over every sample.
-        num_minibatches: optimiser steps per pass.
-        **options: further arguments of `make_ppo`, its `loss` foremost: see `losses.policy_gradient`.
+        num_epochs: number of passes over every sample.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
+        **options: further arguments of `make_ppo`, especially its `loss`: see `losses.policy_gradient`.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: the policy has no critic, or a memory; see also `make_ppo`.
+        ValueError: the policy has no critic, or it has a memory; see also `make_ppo`.
 
     References:
         Peng et al. (2019), Advantage-weighted regression, algorithm 1.
@@ -47,7 +47,7 @@ def make_awr(
             "try policy=mlp."
         )
     ppo = make_ppo(actor_critic, optimizer, num_epochs=num_epochs, num_minibatches=num_minibatches, **options)
-    carry = actor_critic.initial_carry((1,))  # Without leaves.
+    carry = actor_critic.initial_carry((1,))  # Has no leaves.
 
     def update(state: PPOState, key: Array, sample: Sample) -> tuple[PPOState, Metrics]:
         return ppo.update(state, key, Rollout(transition=sample.transition, carry=carry))
@@ -59,9 +59,9 @@ def make_agent(environment: Environment, *, policy: Callable[..., ActorCritic], 
     """Assembles AWR for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
-        **options: of `make_awr` and of `replay_agent`.
+        **options: further arguments of `make_awr` and of `replay_agent`.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
     return replay_agent(partial(make_awr, actor_critic), as_policy(actor_critic), environment, **options)

@@ -1,4 +1,4 @@
-"""Rewards for what is new, added to those of the environment before any learner of rollouts sees them."""
+"""Bonuses for novelty, which are added to the environment's rewards before a learner of rollouts sees them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -26,12 +26,13 @@ from jaxagents.types import (
 
 
 class Bonus(NamedTuple):
-    """Something that remembers what it saw, and pays for what it did not.
+    """A function with memory that gives a bonus for novel transitions.
 
     Attributes:
         init: `(key, shapes of transitions [T, B] over all devices) -> state`.
-        apply: `(state, transition [T, B]) -> (bonus float32 [T, B], state, metrics)`; learns from the transitions.
-        partition: `(state) -> pytree` of int like the state, the axis that devices split; None splits nothing.
+        apply: `(state, transition [T, B]) -> (bonus float32 [T, B], state, metrics)`, which also learns from the
+            transitions.
+        partition: `(state) -> pytree` of int like the state, the axis that devices split; None: nothing is split.
     """
 
     init: Callable[[Array, Transition], State]
@@ -41,7 +42,7 @@ class Bonus(NamedTuple):
 
 @struct.dataclass
 class BonusState:
-    """State of the learner inside and of the bonus, and the coefficient, float32: another one is the same program."""
+    """States of the inner learner and the bonus, and the coefficient, float32: changing it needs no new compilation."""
 
     inner: Any
     bonus: State
@@ -65,15 +66,15 @@ def with_bonus(
     """Makes a learner of rollouts whose rewards are `reward + coefficient bonus`.
 
     Args:
-        learner: of rollouts with one stream of rewards.
-        bonus: of the steps.
-        shapes: returns the shapes of a rollout over all devices.
-        coefficient: of the bonus, in units of the reward.
-        only: whether the rewards of the environment are left out.
+        learner: learner for rollouts with one stream of rewards.
+        bonus: bonus of the steps.
+        shapes: function that returns the shapes of a rollout over all devices.
+        coefficient: coefficient of the bonus, in units of the reward.
+        only: whether to leave out the rewards of the environment.
         axis_name: mapped device axis.
 
     Returns:
-        The learner. Metrics: `bonus`, the mean before the coefficient, and those of the bonus.
+        The learner. Metrics: `bonus`, the mean before multiplication, and those of the bonus.
 
     Raises:
         ValueError: the coefficient is negative.
@@ -115,16 +116,16 @@ def make_product_bonus(
     factors: Mapping[str, Callable[..., Bonus]],
     axis_name: str | None = None,
 ) -> Bonus:
-    """Makes the bonus that is the product of others, such as one of the episode and one of the whole training.
+    """Makes the product of several bonuses, such as an episodic bonus and one over the whole training.
 
     Args:
-        observation_space: of the world.
-        action_space: of the world.
-        factors: by name, each `(observation_space, action_space, *, axis_name) -> Bonus`.
-        axis_name: mapped device axis over whose members rollouts are split.
+        observation_space: observation space of the world.
+        action_space: action space of the world.
+        factors: factors by name, each `(observation_space, action_space, *, axis_name) -> Bonus`.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
-        The bonus. Metrics: those of the factors, and the mean of each, all as `<name>/<metric>`.
+        The bonus. Metrics: those of the factors, and the mean of each factor, all as `<name>/<metric>`.
 
     Raises:
         ValueError: there are no factors.
@@ -163,7 +164,7 @@ def make_product_bonus(
 
 @struct.dataclass
 class NormalizedState:
-    """State of the bonus inside, and statistics of what it paid."""
+    """State of the inner bonus, and statistics of its values."""
 
     inner: State
     paid: RunningStatistics
@@ -172,20 +173,20 @@ class NormalizedState:
 def make_normalized_bonus(
     observation_space: Box, action_space: Any, *, inner: Callable[..., Bonus], axis_name: str | None = None
 ) -> Bonus:
-    """Makes a bonus that is divided by its running standard deviation, so that coefficients are in one unit.
+    """Makes a bonus that is divided by its running standard deviation, so that coefficients have the same unit.
 
     Args:
-        observation_space: of the world.
-        action_space: of the world.
+        observation_space: observation space of the world.
+        action_space: action space of the world.
         inner: `(observation_space, action_space, *, axis_name) -> Bonus`.
-        axis_name: mapped device axis over whose members rollouts are split.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
-        The bonus. Metrics: those of the inner one, and `deviation`, what it was divided by.
+        The bonus. Metrics: those of the inner bonus, and `deviation`, by which it was divided.
 
     References:
         Henaff, Jiang and Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs
-        (official code: intrinsic rewards over their running deviation).
+        (official code: intrinsic rewards divided by their running deviation).
     """
     made = inner(observation_space, action_space, axis_name=axis_name)
 
@@ -206,11 +207,11 @@ def make_normalized_bonus(
 
 
 def flatten(observation: Array, space: Box) -> Array:
-    """Makes float32 vectors `[..., D]` of observations of a space.
+    """Makes float32 vectors `[..., D]` from observations of a space.
 
     Args:
         observation: `[..., *space.shape]`.
-        space: of one observation.
+        space: space of one observation.
     """
     return observation.astype(jnp.float32).reshape((*observation.shape[: observation.ndim - len(space.shape)], -1))
 
@@ -223,14 +224,14 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent of rollouts that is also paid for what is new.
+    """Assembles an agent of rollouts that also receives a bonus for novelty.
 
     Args:
-        environment: of one agent.
-        inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
+        environment: environment of one agent.
+        inner: `(environment, *, axis_name) -> Agent`, which learns from the rewards.
         bonus: `(observation_space, action_space, *, axis_name) -> Bonus`.
         axis_name: see `with_bonus`.
-        **options: of `with_bonus`.
+        **options: further arguments of `with_bonus`.
 
     Raises:
         ValueError: there is a team, or see `with_bonus`.
@@ -243,7 +244,7 @@ def make_agent(
     def change(learner: Learner, shapes: Callable[[], Rollout]) -> Learner:
         return with_bonus(learner, writer, shapes, axis_name=axis_name, **options)
 
-    change(Learner(init=None, update=None), lambda: None)  # Refuses settings early.
+    change(Learner(init=None, update=None), lambda: None)  # Refuses invalid settings early.
     return wrapper_agent(
         agent, lambda learner, collector, _: change(learner, lambda: rollout_shapes(collector, agent.policy))
     )

@@ -1,4 +1,4 @@
-"""Refusals of numbers that are out of their range."""
+"""Checks that refuse numbers outside their range."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ FRACTIONS = frozenset(
 
 
 def check_fractions(**fractions: float | Stateful) -> None:
-    """Refuses numbers outside of [0, 1], and schedules that begin or end outside."""
+    """Refuses numbers outside [0, 1], and schedules that begin or end outside it."""
     for name, number in fractions.items():
         for fraction in _values(name, number):
             if not 0.0 <= fraction <= 1.0:
@@ -29,7 +29,7 @@ def check_fractions(**fractions: float | Stateful) -> None:
 
 
 def check_positive(**numbers: float | Stateful | None) -> None:
-    """Refuses numbers that are not above 0, and schedules that begin or end there; None is not looked at."""
+    """Refuses numbers that are not above 0, and schedules that begin or end there; None is accepted."""
     for name, number in numbers.items():
         for value in _values(name, number):
             if value is not None and value <= 0.0:
@@ -37,7 +37,7 @@ def check_positive(**numbers: float | Stateful | None) -> None:
 
 
 def check_widths(**slots: Any) -> None:
-    """Refuses widths of trust intervals, `clip_epsilon` and the like, that are not positive numbers.
+    """Refuses widths of trust intervals, such as `clip_epsilon`, that are not positive numbers.
 
     Args:
         **slots: functions by name, whose widths are arguments of a `functools.partial`, as configs make them.
@@ -49,7 +49,7 @@ def check_widths(**slots: Any) -> None:
 
 
 def _values(name: str, number: float | Stateful | None) -> list[float | None]:
-    """Returns the number itself; of a schedule, the first and the last one."""
+    """Returns the number itself; for a schedule, its first and last values."""
     if isinstance(number, str | bool):
         raise ValueError(f"`{name}` must be a number, got {number!r}.")
     if not isinstance(number, Stateful):

@@ -1,4 +1,4 @@
-"""Learners around other learners, and what a learner starts from."""
+"""Learners around other learners, and the starting points of learners."""
 
 import inspect
 import math
@@ -18,17 +18,17 @@ def wrap(
     acting: Callable[[State, Params], Params] | None = None,
     partition: Callable[[State, PyTree], PyTree] | None = None,
 ) -> Learner:
-    """Makes a learner around another one, whose state is the field `inner` of its own.
+    """Makes a learner around another one, whose state is the field `inner` of its own state.
 
-    Who acts and what devices split is what the inner learner says, however many learners are around it.
+    The inner learner decides who acts and what devices split, however many learners are around it.
 
     Args:
-        inner: the learner inside.
+        inner: inner learner.
         init: see `Learner`.
         update: see `Learner`.
-        acting: `(state, params that the inner learner acts with) -> params`; None acts with the latter.
-        partition: `(state, partition of the inner state) -> pytree` of int like the state; None splits nothing but what
-            the inner learner splits.
+        acting: `(state, params with which the inner learner acts) -> params`; None: acts with the latter.
+        partition: `(state, partition of the inner state) -> pytree` of int like the state; None: only what the inner
+            learner splits is split.
 
     Returns:
         The learner.
@@ -53,13 +53,13 @@ def wrapper_agent(
     *,
     acting: Callable[[Collector, Params], PyTree] | None = None,
 ) -> Agent:
-    """Makes an agent whose learner is one around that of another agent.
+    """Makes an agent whose learner wraps that of another agent.
 
     Args:
-        agent: what is inside.
-        change: `(learner, collector, updates of the whole run) -> Learner` around it.
-        acting: `(collector, params of the inner agent) -> ` what the collector acts with, where the inner learner asks
-            it for the shapes of batches; None: the same parameters.
+        agent: inner agent.
+        change: `(learner, collector, number of updates of the run) -> Learner`, which wraps the learner.
+        acting: `(collector, params of the inner agent) -> params` with which the collector acts, used when the inner
+            learner needs the shapes of batches; None: the same parameters.
 
     Returns:
         The agent.
@@ -78,8 +78,8 @@ def rollout_shapes(collector: Collector, policy: Any) -> Any:
     """Returns the shapes of the batches of a collector, as `ShapeDtypeStruct`s, without running it.
 
     Args:
-        collector: of rollouts or other batches.
-        policy: that acts.
+        collector: collector of rollouts or other batches.
+        policy: policy that acts.
     """
 
     def collect(key: Array) -> PyTree:
@@ -90,7 +90,7 @@ def rollout_shapes(collector: Collector, policy: Any) -> Any:
 
 
 def steps_per_update(make_learner: Callable[..., Learner], options: Mapping[str, Any]) -> int:
-    """Returns the optimiser steps of an update: all minibatches of all epochs, by options or defaults of a learner."""
+    """Returns the number of optimiser steps per update: all minibatches of all epochs, by a learner's options."""
     defaults = inspect.signature(make_learner).parameters
     names = [name for name in ("num_epochs", "num_minibatches") if name in defaults]
     return math.prod(options.get(name, defaults[name].default) for name in names)
@@ -102,39 +102,39 @@ def params_to_act(learner: Learner, state: State) -> Params:
 
 
 def partition_of(learner: Learner, state: State) -> PyTree:
-    """Returns the axis over which devices split each leaf of a learner's state, `REPLICATED` where they do not."""
+    """Returns the axis over which devices split each leaf of a learner's state, `REPLICATED` if they do not."""
     if learner.partition is None:
         return jax.tree.map(lambda leaf: REPLICATED, state)
     return learner.partition(state)
 
 
 def params_of(start: Any) -> Params | None:
-    """Returns the parameters of what a learner starts from: a state of any learner, or parameters themselves."""
+    """Returns the parameters of a starting point: a state of any learner, or parameters themselves."""
     return getattr(start, "params", start)
 
 
 def start_of_inner(start: Any, kind: type[Any]) -> Any:
-    """Returns what the learner inside starts from: the inner state of a state of this kind, else the same."""
+    """Returns the starting point of the inner learner: the inner state if the state is of this kind, else the same."""
     return start.inner if isinstance(start, kind) else start
 
 
 def replace_innermost(state: State, change: Callable[[State], State]) -> State:
-    """Changes the state of the learner that no other one is inside of."""
+    """Changes the state of the innermost learner."""
     if not hasattr(state, "inner"):
         return change(state)
     return state.replace(inner=replace_innermost(state.inner, change))
 
 
 def side_by_side(learner: Learner, num_members: int) -> Learner:
-    """Makes `num_members` copies of a learner, each with a state and batches of its own.
+    """Makes `num_members` copies of a learner, each with a separate state and separate batches.
 
     Args:
-        learner: of one member.
-        num_members: P.
+        learner: learner of one member.
+        num_members: P, number of copies.
 
     Returns:
-        The learner; leaves of its state, batches and metrics are `[P, ...]`, and so is what it starts from: parameters
-        or states of all members.
+        The learner; leaves of its state, batches and metrics are `[P, ...]`, and so are those of its starting point:
+        parameters or states of all members.
     """
 
     def init(key: Array, start: State | Params | None = None) -> State:

@@ -1,4 +1,4 @@
-"""Curricula around any learner of rollouts: what they choose are the levels of the next rollout."""
+"""Curricula around any learner of rollouts, which choose the levels of the next rollout."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,8 +17,9 @@ class CurriculumState:
     """State of the learner.
 
     Attributes:
-        inner: of who learns from the rollouts.
-        memory: of the curriculum, with `levels`, those of the next rollout, leaves `[B, ...]`, over all devices.
+        inner: state of the learner that learns from the rollouts.
+        memory: memory of the curriculum, including `levels`, those of the next rollout, leaves `[B, ...]`, over all
+            devices.
     """
 
     inner: Any
@@ -40,15 +41,15 @@ def with_curriculum(
     """Makes a learner that chooses the levels of its rollouts, which `rollouts.levels` plays.
 
     Args:
-        learner: of rollouts.
+        learner: learner for rollouts.
         init: `(keys [2]) -> memory`.
-        update: `(memory, params, rollout, keys [2]) -> (memory, learns, metrics)`, of the parameters before the update;
-            `learns` says whether the learner learns from this rollout.
+        update: `(memory, params, rollout, keys [2]) -> (memory, learns, metrics)`, with the parameters before the
+            update; `learns` says whether the learner learns from this rollout.
         acting: `(memory, params) -> params` that play; None: those of the learner.
 
     Returns:
-        The learner; collectors act with `{"params", "levels"}`. A stage after one of the same curriculum goes on with
-        its memory.
+        The learner; collectors act with `{"params", "levels"}`. A stage that follows one with the same curriculum
+        continues with its memory.
     """
 
     def init_state(key: Array, start: CurriculumState | Params | None = None) -> CurriculumState:
@@ -84,9 +85,9 @@ def level_agent(
 
     Args:
         with_levels: `(learner, sample_level, *, num_levels, axis_name, **options) -> Learner`, a curriculum.
-        environment: of one agent; its tasks are the levels.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
-        level: difficulty of new levels, where the world has some.
+        environment: environment of one agent; its tasks are the levels.
+        inner: `(environment, *, axis_name) -> Agent`, which learns.
+        level: difficulty of new levels, if the world has several.
         axis_name: mapped device axis.
         **options: further arguments of `with_levels`.
     """

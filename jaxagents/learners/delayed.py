@@ -1,4 +1,4 @@
-"""Rollouts that arrive late: every one was played with the parameters of a fixed number of updates ago."""
+"""Rollouts that arrive late: each was played with the parameters of a fixed number of updates ago."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params,
 
 @struct.dataclass
 class DelayedState:
-    """State of the learner, parameters of the last updates `[longest + 1, ...]`, updates so far and delay, int32."""
+    """State of the learner, parameters of recent updates `[longest + 1, ...]`, number of updates and delay, int32."""
 
     inner: Any
     past: Params
@@ -22,25 +22,25 @@ class DelayedState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
 def with_delayed_actor(learner: Learner, *, delay: int, longest: int | None = None) -> Learner:
-    """Makes a learner that acts with the parameters of `delay` updates ago, those of the start before there are any.
+    """Makes a learner that acts with the parameters of `delay` updates ago, or the initial ones until there are any.
 
-    The actor of update u has the parameters after update `max(u - delay, 0)`; with `delay=0` nothing lags.
+    The actor of update u has the parameters after update `max(u - delay, 0)`; with `delay=0` there is no lag.
 
     Args:
-        learner: says who acts.
-        delay: updates; an array of the state, so that another one is the same program.
-        longest: how many updates are kept; None: as many as the delay.
+        learner: learner whose parameters act with a delay.
+        delay: number of updates, stored in the state, so that changing it does not require compiling again.
+        longest: number of earlier parameters that are kept; None: equal to the delay.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: `delay` is negative, or longer than what is kept.
+        ValueError: `delay` is negative, or longer than the number of parameters kept.
 
     References:
         Petrenko et al. (2020), "Sample Factory", section 3.4: policy lag, the number of updates between acting and
@@ -73,29 +73,29 @@ def with_delayed_actor(learner: Learner, *, delay: int, longest: int | None = No
 
 @struct.dataclass
 class UnawareState:
-    """State of the learner that takes every rollout for its own."""
+    """State of a learner that treats every rollout as its own."""
 
     inner: Any
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
 def unaware_of_delay(learner: Learner, policy: Policy) -> Learner:
-    """Makes a learner that takes every rollout for its own, whoever played it.
+    """Makes a learner that treats every rollout as its own, regardless of who played it.
 
-    Probabilities of the actions when they were taken are replaced by those of the parameters before the update, so that
-    a surrogate is clipped around these, and nothing tells old steps from fresh ones.
+    The probabilities of actions at the time of acting are replaced by those under the parameters before the update, so
+    that a surrogate is clipped around these, and nothing distinguishes old steps from fresh ones.
 
     Args:
-        learner: of rollouts.
-        policy: who acts.
+        learner: learner for rollouts.
+        policy: policy that acts.
 
     Returns:
-        The learner. Metrics: `staleness`, the mean of `log mu(a) - log pi(a)`, an estimate of `KL(mu || pi)` of the
-        actor mu and the learner pi.
+        The learner. Metrics: `staleness`, the mean of `log mu(a) - log pi(a)`, an estimate of `KL(mu || pi)` for the
+            actor mu and the learner pi.
     """
 
     def init(key: Array, start: UnawareState | Params | None = None) -> UnawareState:
@@ -123,15 +123,15 @@ def make_agent(
     aware: bool = True,
     axis_name: str | None = None,
 ) -> Agent:
-    """Assembles an agent of rollouts who learns from what it did some updates ago.
+    """Assembles an agent of rollouts that learns from what it did some updates ago.
 
     Args:
-        environment: gives the spaces.
-        inner: `(environment, *, axis_name) -> Agent`, who learns.
+        environment: environment that defines the spaces.
+        inner: `(environment, *, axis_name) -> Agent`, which learns.
         delay: see `with_delayed_actor`.
         longest: see `with_delayed_actor`.
-        aware: whether the learner gets the probabilities of actions, see `unaware_of_delay`.
-        axis_name: mapped device axis over whose members rollouts are split.
+        aware: whether the learner gets the actor's probabilities of actions, see `unaware_of_delay`.
+        axis_name: mapped device axis over which rollouts are split.
     """
     agent = inner(environment, axis_name=axis_name)
 
@@ -139,5 +139,5 @@ def make_agent(
         learner = learner if aware else unaware_of_delay(learner, agent.policy)
         return with_delayed_actor(learner, delay=delay, longest=longest)
 
-    change(Learner(init=None, update=None))  # Refuses settings early.
+    change(Learner(init=None, update=None))  # Refuses invalid settings early.
     return wrapper_agent(agent, change)

@@ -1,4 +1,4 @@
-"""Policy gradients of batches that hold an expert's episodes beside own ones: LUFFY, CHORD and their relatives."""
+"""Policy gradients on batches that contain both own and an expert's episodes: LUFFY, CHORD and related methods."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from jaxagents.types import Agent, Array, Demonstrated, Environment, Episode, Le
 
 
 def with_demonstrations(learner: Learner, *, shared_groups: bool = True) -> Learner:
-    """Makes a learner of `Demonstrated` batches, which are one batch of episodes to the learner inside.
+    """Makes a learner of `Demonstrated` batches, which the inner learner sees as one batch of episodes.
 
     Args:
-        learner: of `Episode` batches; `losses.demonstrated` are losses that tell the two kinds of rows apart, and
-            `ops.mixing.mixed` weighs them.
-        shared_groups: the expert's episode of a task is one more of the group of the policy's own, with which returns
-            are compared (LUFFY); else it is a group of its own.
+        learner: learner for `Episode` batches; `losses.demonstrated` has losses that distinguish the two kinds of rows,
+            and `ops.mixing.mixed` weights them.
+        shared_groups: whether the expert's episode of a task joins the group of the policy's episodes, with which
+            returns are compared (LUFFY); else it is a separate group.
 
     Returns:
-        The learner. The expert's episodes come last, are marked as `control`, and have been drawn with probability 1.
+        The learner. The expert's episodes come last, are marked as `control`, and count as drawn with probability 1.
 
     References:
         Yan et al. (2025), "Learning to Reason under Off-Policy Guidance" (LUFFY), section 3; Zhang et al. (2025),
@@ -34,14 +34,14 @@ def with_demonstrations(learner: Learner, *, shared_groups: bool = True) -> Lear
 
 
 def side_by_side(batch: Demonstrated, *, shared_groups: bool = True) -> Episode:
-    """Puts own episodes and an expert's into one batch.
+    """Combines own and an expert's episodes into one batch.
 
     Args:
         batch: n tasks with G own episodes each.
         shared_groups: see `with_demonstrations`.
 
     Returns:
-        `n G + n` rows, own ones first, without values of what follows a cut.
+        `n G + n` rows, own episodes first, without values after truncations.
     """
     own, expert = (episode.replace(bootstrap_value=None) for episode in (batch.own, batch.demonstration))
     if not shared_groups:
@@ -56,12 +56,12 @@ def side_by_side(batch: Demonstrated, *, shared_groups: bool = True) -> Episode:
 
 
 def make_agent(environment: Environment, *, shared_groups: bool = True, **options: Any) -> Agent:
-    """Assembles a policy-gradient agent that also learns from an expert's episodes, of `Demonstrated` batches.
+    """Assembles a policy-gradient agent that also learns from an expert's episodes, from `Demonstrated` batches.
 
     Args:
-        environment: a text world of one seat.
+        environment: a text world with one seat.
         shared_groups: see `with_demonstrations`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     agent = policy_gradient.make_agent(environment, **options)
     return wrapper_agent(agent, lambda learner, *_: with_demonstrations(learner, shared_groups=shared_groups))

@@ -1,4 +1,4 @@
-"""DIAYN (Eysenbach et al., 2019): rewards for skills that can be distinguished by where they lead."""
+"""DIAYN (Eysenbach et al., 2019): rewards for skills that can be distinguished by the states that they reach."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ from jaxagents.types import Array, Box, Metrics, Params, Transition
 
 @struct.dataclass
 class SkillBonusState:
-    """Parameters of the classifier of skills, its optimiser, and the statistics that observations are normalised by."""
+    """Parameters of the skill classifier, its optimiser, and the statistics that normalise observations."""
 
     params: Params
     opt_state: optax.OptState
@@ -36,28 +36,29 @@ def make_skill_bonus(
     num_steps: int = 1,
     axis_name: str | None = None,
 ) -> Bonus:
-    """Makes the bonus `log q(z | s') - log(1 / K)` of the skill z, where a classifier q learns to tell it from s'.
+    """Makes the bonus `log q(z | s') - log(1 / K)` for the skill z, where a classifier q learns to infer z from s'.
 
     Args:
-        observation_space: a vector whose last K numbers name the skill, of `environments.skills.make_skills`.
+        observation_space: space of a vector whose last K numbers encode the skill, see
+            `environments.skills.make_skills`.
         action_space: not used.
-        num_skills: K.
-        encoder: `[..., D] -> [..., F]`, of the observation without the skill; a linear layer follows.
-        learning_rate: of Adam.
-        num_steps: of the classifier per rollout, each on all of it.
-        axis_name: mapped device axis over whose members rollouts are split.
+        num_skills: K, number of skills.
+        encoder: `[..., D] -> [..., F]`, for the observation without the skill; a linear layer follows.
+        learning_rate: learning rate of Adam.
+        num_steps: number of steps of the classifier per rollout, each on the whole rollout.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
-        The bonus, at most log K nats and 0 on average where skills cannot be distinguished. Metrics: `skill_loss`, the
+        The bonus, at most log K nats, and 0 on average if skills cannot be distinguished. Metrics: `skill_loss`, the
         cross-entropy, and `skill_accuracy`.
 
     Raises:
-        ValueError: a number is out of its range, or the observations have no room for a skill.
+        ValueError: a number is out of its range, or the observations are too small for a skill.
 
     References:
         Eysenbach et al. (2019), Diversity is all you need: learning skills without a reward function, equation 3.
 
-    Deviation: the learner around it is one of rollouts, whose own entropy bonus keeps actions random; paper: SAC.
+    Deviation: it is put around a learner of rollouts, whose own entropy bonus keeps actions random; paper: SAC.
     """
     del action_space
     check_counts(num_skills=num_skills, num_steps=num_steps)

@@ -1,4 +1,4 @@
-"""DiCode (Mitsides, Faldor and Cully, 2026): levels made by edits from those that are won."""
+"""DiCode (Mitsides, Faldor and Cully, 2026): new levels made by edits of levels that are won."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params,
 
 @struct.dataclass
 class DreamedLevels:
-    """What is kept of the levels.
+    """Memory of the levels.
 
     Attributes:
-        graph: levels that were made so far.
-        made: int32 `[k]`, places of new ones, which are not active yet; -1 where there is none.
-        place: int32 `[B]`, of the levels of the next rollout, over all devices; C for the world as it is.
+        graph: levels that have been made so far.
+        made: int32 `[k]`, places of new levels that are not active yet; -1 for none.
+        place: int32 `[B]`, places of the levels of the next rollout, over all devices; C for the original world.
         levels: tasks of the next rollout, leaves `[B, ...]`.
-        won: float32 `[C]`, episodes since the last window opened that were won on each level.
-        ended: float32 `[C]`, episodes since then.
-        round: int32, rollouts so far.
+        won: float32 `[C]`, numbers of episodes won on each level since the last window opened.
+        ended: float32 `[C]`, numbers of episodes that ended since then.
+        round: int32, number of rollouts so far.
     """
 
     graph: LevelGraph
@@ -64,44 +64,44 @@ def with_dreamed_levels(
     strict: bool = True,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that trains on levels made from those it wins, and on the world as it is.
+    """Makes a learner that trains on levels made from those it wins, and on the original world.
 
-    A level is F whole numbers, of which a greater one is harder; the greatest of all are the world as it is, the zeros
-    the first level. A session is `session` rollouts: a share of the environments is on the world as it is, the others
-    on `num_played` levels, which are the new ones and draws from the active ones. At its end, what was won in its last
-    `window` rollouts gives levels their scores and grades, and new ones become active. After every `interval` sessions
-    others are made: each from a parent, by one edit.
+    A level is F whole numbers; greater numbers are harder. The greatest of all are the original world, zeros are the
+    first level. A session is `session` rollouts: a share of the environments plays the original world, the others play
+    `num_played` levels, which are the new ones and draws from the active ones. At the end of a session, the episodes
+    won in its last `window` rollouts give levels their scores and grades, and new levels become active. After every
+    `interval` sessions new levels are made, each from a parent by one edit.
 
     Args:
-        learner: of rollouts, from all of which it learns.
-        sample_level: `(key, number) -> task`, of the number of the level's fields in mixed radix.
-        num_levels: B, of a rollout over all devices.
-        sizes: values of each field.
-        capacity: C, levels that are ever made.
-        num_active: most active levels. Paper: 100.
-        num_played: n, levels of a session. Paper: 16.
-        num_children: k, levels that are made at once. Paper: 10.
-        session: rollouts. Paper: 100.
-        window: rollouts at the end of a session that count. Paper: 40.
-        interval: sessions between two generations. Paper: 2.
-        original_share: of the environments. Paper: 0.2.
+        learner: learner for rollouts, which learns from all of them.
+        sample_level: `(key, number) -> task`, where the number encodes the level's fields in mixed radix.
+        num_levels: B, number of levels of a rollout over all devices.
+        sizes: number of values of each field.
+        capacity: C, greatest number of levels that can be made.
+        num_active: greatest number of active levels. Paper: 100.
+        num_played: n, number of levels of a session. Paper: 16.
+        num_children: k, number of levels made at once. Paper: 10.
+        session: number of rollouts in a session. Paper: 100.
+        window: number of rollouts at the end of a session that count. Paper: 40.
+        interval: number of sessions between two generations. Paper: 2.
+        original_share: share of the environments that play the original world. Paper: 0.2.
         strict: see `choose_parents`.
         axis_name: mapped device axis.
 
     Returns:
-        The learner, see `with_curriculum`. Metrics: `levels_made`, `levels_active`, `level_success`, the mean over what
-        was played, and `hardest`, the greatest share of its way from the first level to the world as it is among those
-        of grade A.
+        The learner, see `with_curriculum`. Metrics: `levels_made`, `levels_active`, `level_success`, the mean over the
+        played levels, and `hardest`, the largest fraction of the way from the first level to the original world among
+        levels of grade A.
 
     Raises:
-        ValueError: a number is out of its range, or numbers do not fit each other.
+        ValueError: a number is out of its range, or numbers are inconsistent.
 
     References:
         Mitsides, Faldor and Cully (2026), Dreaming in code for curriculum learning in open-ended worlds.
 
-    Deviation: a level is made by one edit of fields, in place of a program that a language model writes; there is no
-        bonus for completing a level, and no input that names it. As in the official code, and not in the paper, new
-        levels are trained on in the session that judges them.
+    Deviation: a level is made by one edit of fields, instead of a program that a language model writes; there is no
+        bonus for completing a level, and no input that identifies it. As in the official code, but not in the paper,
+        new levels are trained on in the session that evaluates them.
     """
     counts = {"num_levels": num_levels, "num_active": num_active, "capacity": capacity, "session": session}
     check_counts(**counts, num_played=num_played, num_children=num_children, interval=interval)
@@ -110,7 +110,7 @@ def with_dreamed_levels(
     sizes, slots = tuple(sizes), jnp.arange(num_levels) - round(original_share * num_levels)
 
     def place_of(key: Array, graph: LevelGraph, made: Array, time: Array) -> Array:
-        """Returns the levels of a session, environment by environment."""
+        """Returns the place of the level of each environment in a session."""
         both = jnp.concatenate([made, draw_active(graph, key, num_played, time)])
         played = both[jnp.argsort(both < 0, stable=True)[:num_played]]
         return jnp.where(slots < 0, capacity, played[slots % num_played]).astype(jnp.int32)
@@ -156,9 +156,9 @@ def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels made from those it wins.
 
     Args:
-        environment: see `level_agent`; says `info["success"]` and has `prod(sizes)` levels, the last of them the world
-            as it is.
-        **options: of `with_dreamed_levels` and of `level_agent`, but for `level`.
+        environment: see `level_agent`; it reports `info["success"]` and has `prod(sizes)` levels, the last of which is
+            the original world.
+        **options: further arguments of `with_dreamed_levels` and of `level_agent`, except `level`.
     """
     return level_agent(with_dreamed_levels, environment, **options)
 
@@ -176,7 +176,7 @@ def _check_fit(num_levels: int, num_played: int, session: int, window: int, orig
 
 
 def _count(rollout: Rollout, axis_name: str | None) -> tuple[Array, Array]:
-    """Returns the episodes of every environment that were won, and all that ended, `[B]`."""
+    """Returns the numbers of episodes that were won, and of all that ended, in every environment, `[B]`."""
     transition = rollout.transition
     ends = transition.terminated | transition.truncated
     won = jnp.sum(jnp.where(ends, transition.extras["success"], 0.0), axis=0)

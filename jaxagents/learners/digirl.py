@@ -1,4 +1,4 @@
-"""DigiRL (Bai et al., 2024): own turns that raise the value are imitated, of episodes that beat that of their task."""
+"""DigiRL (Bai et al., 2024): imitates own turns that raise the value, in episodes better than their task's value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ class DigiRLState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -48,29 +48,29 @@ def make_digirl(
     discount: float = 0.5,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that imitates own turns by what values of states say of them.
+    """Makes a learner that imitates own turns, selected by the values of states.
 
     Every update stores its episodes, fits V to whether `G_t = sum_k discount^(k - t) r_k` is above 0 by cross-entropy,
-    chooses the share of the stored episodes of the largest `R - p(s_0)`, p = sigmoid(V), and imitates turns of these
-    where `A_t = p(s_{t+1}) - p(s_t) - threshold + r_t + G_t > 0`. After the last turn, p is 1 where its reward was
+    chooses the share of the stored episodes with the largest `R - p(s_0)`, p = sigmoid(V), and imitates those of their
+    turns with `A_t = p(s_{t+1}) - p(s_t) - threshold + r_t + G_t > 0`. After the last turn, p is 1 if its reward was
     above 0, else 0.
 
     Args:
-        imitation: a supervised learner of `Episode` batches.
-        values: V.
-        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
-        capacity: C, own episodes that are stored; the oldest ones are forgotten first.
-        batch_size: episodes of a step.
-        num_steps: of the imitation per update.
-        num_value_steps: of the values per update.
-        share: of the stored episodes that are imitated, in (0, 1], at least one of them.
-        threshold: see above.
+        imitation: supervised learner of `Episode` batches.
+        values: model of V.
+        example: batch of arrays or `ShapeDtypeStruct`s, which defines the shapes.
+        capacity: C, number of stored own episodes; the oldest ones are forgotten first.
+        batch_size: number of episodes in a step.
+        num_steps: number of steps of the imitation per update.
+        num_value_steps: number of steps of the values per update.
+        share: share of the stored episodes that are imitated, in (0, 1], at least one of them.
+        threshold: number that is subtracted from the advantage of turns, see above.
         discount: per turn, in [0, 1].
-        axis_name: mapped device axis. Every device holds the episodes of all, and takes its share of those of a step.
+        axis_name: mapped device axis. Every device stores the episodes of all, and takes its share of those of a step.
 
     Returns:
-        The learner. Metrics are those of the imitation, `imitated_turns`, the share of the turns of a step,
-        `value_loss` (log 2 = 0.69 knows nothing) and `stored`.
+        The learner. Metrics are those of the imitation, `imitated_turns`, the share of the turns in a step,
+        `value_loss` (log 2 = 0.69 for a constant guess) and `stored`.
 
     Raises:
         ValueError: a count is not positive, or a number out of its range.
@@ -79,8 +79,8 @@ def make_digirl(
         Bai et al. (2024), "DigiRL: Training In-The-Wild Device-Control Agents with Autonomous Reinforcement Learning".
         DigiRL-agent/digirl@53320f6, digirl/algorithms/digirl/trainer.py:133-148, offpolicy_train_loop.py:53-73.
 
-    Deviation: one model serves as the value of tasks and of steps, with one head; the paper has two models, and takes
-        the smaller of two heads for steps.
+    Deviation: one model with one head gives the values of both tasks and steps; the paper has two models, and uses the
+        smaller of two heads for steps.
     """
     check_counts(capacity=capacity, batch_size=batch_size, num_steps=num_steps, num_value_steps=num_value_steps)
     require_between("discount", discount, 0.0, 1.0)
@@ -142,13 +142,13 @@ def make_digirl(
 
 
 def surprising(episode: Episode, value: Array, filled: Array, *, share: float) -> Array:
-    """Chooses the episodes of the largest `return - sigmoid(value)`.
+    """Chooses the episodes with the largest `return - sigmoid(value)`.
 
     Args:
-        episode: C episodes of one seat.
-        value: float32 `[C]`, of their first states.
-        filled: bool `[C]`, which there are.
-        share: of these, rounded up.
+        episode: C episodes with one seat.
+        value: float32 `[C]`, values of their first states.
+        filled: bool `[C]`, which episodes exist.
+        share: share of the existing episodes, rounded up.
 
     Returns:
         bool `[C]`.
@@ -159,7 +159,7 @@ def surprising(episode: Episode, value: Array, filled: Array, *, share: float) -
 
 
 def step_advantage(episode: Episode, value: Array, *, threshold: float, discount: float) -> Array:
-    """Computes `A_t`, see `make_digirl`, float32 `[B, T]`, -inf where nothing was sampled; `value` is V, `[B, T]`."""
+    """Computes `A_t`, see `make_digirl`, `[B, T]`, -inf for turns without sampled tokens; `value` is V, `[B, T]`."""
     acting = acting_turns(episode)
     probability = jax.nn.sigmoid(value)
     reward = jnp.where(episode.valid, episode.reward, 0.0)
@@ -170,7 +170,7 @@ def step_advantage(episode: Episode, value: Array, *, threshold: float, discount
 
 
 def _first_turns(episode: Episode) -> Episode:
-    """Returns episodes that end after their first turn, which is all that is read to judge their task."""
+    """Returns episodes that end after their first turn, which suffices to judge their task."""
     first = jnp.arange(episode.valid.shape[1])[None] == 0
     names = ("token_mask", "action_mask", "thought_mask")
     masks = {name: getattr(episode, name) & first[:, :, None] for name in names}
@@ -195,22 +195,22 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles DigiRL for a text world of one seat.
+    """Assembles DigiRL for a text world with one seat.
 
     Args:
-        environment: a text world of one seat.
+        environment: a text world with one seat.
         policy: `(environment) -> LanguagePolicy`, with a value head.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        value_optimizer: the same, of the values.
-        capacity: see `make_digirl`, as what follows.
+        value_optimizer: the same for the values.
+        capacity: see `make_digirl`, also for the following arguments.
         batch_size: see there.
         num_steps: see there.
         num_value_steps: see there.
         share: see there.
         threshold: see there.
         discount: see there.
-        microbatch_tokens: about how many tokens go through the model at once.
-        trainable: see `apply_updates`; of the imitation.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        trainable: parameters that the imitation trains, see `apply_updates`.
         axis_name: see `make_digirl`.
         **options: further arguments of `learners.supervised.make_supervised`.
     """

@@ -1,4 +1,4 @@
-"""CQL of discrete actions (Kumar et al., 2020): DQN of fixed data that keeps the values of unseen actions low."""
+"""CQL for discrete actions (Kumar et al., 2020): DQN on fixed data, which keeps the values of unseen actions low."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,13 +15,13 @@ from jaxagents.values.q_function import QFunction
 def make_agent(
     environment: Environment, *, value: Callable[..., QFunction], coefficient: float = 1.0, **options: Any
 ) -> Agent:
-    """Assembles DQN that adds `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))` to its loss.
+    """Assembles DQN with `coefficient (log sum_a exp Q(s, a) - Q(s, a_data))` added to its loss.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         value: `(observation_space, action_space) -> QFunction`, see `make_q_with_terms`.
-        coefficient: alpha, in units of the value; not below 0.
-        **options: of `make_q_with_terms` and of `replay_agent`.
+        coefficient: alpha, in units of the value; non-negative.
+        **options: further arguments of `make_q_with_terms` and of `replay_agent`.
 
     Raises:
         ValueError: a number is out of its range, or see `make_q_with_terms`.

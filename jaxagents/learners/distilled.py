@@ -12,17 +12,17 @@ from jaxagents.types import Agent, Array, Environment, Learner, Params, State
 
 
 def with_teacher(learner: Learner, teacher: Params) -> Learner:
-    """Makes a policy-gradient learner whose reference is another policy than the one that the run starts from.
+    """Makes a policy-gradient learner whose reference is a teacher instead of the policy that the run starts from.
 
     Args:
-        learner: with `reference`; `ops.reference_credit.distillation` learns from it.
-        teacher: parameters of the same model.
+        learner: learner that keeps a `reference`, from which `ops.reference_credit.distillation` learns.
+        teacher: parameters of the teacher, for the same model.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: (in `init`) the parameters are of another model.
+        ValueError: (in `init`) the parameters belong to another model.
     """
 
     def init(key: Array, start: Any = None) -> State:
@@ -40,12 +40,12 @@ def with_teacher(learner: Learner, teacher: Params) -> Learner:
 
 
 def make_agent(environment: Environment, *, teacher: Callable[[], Params], **options: Any) -> Agent:
-    """Assembles a policy-gradient agent that is taught by another one.
+    """Assembles a policy-gradient agent that learns from a teacher.
 
     Args:
-        environment: a text world.
-        teacher: `() -> parameters`, of the same model.
-        **options: of `learners.policy_gradient.make_agent`, but for `reference`.
+        environment: text world.
+        teacher: `() -> parameters` of the same model.
+        **options: further arguments of `learners.policy_gradient.make_agent`, except `reference`.
     """
     agent = policy_gradient.make_agent(environment, **options | {"reference": True})
     return wrapper_agent(agent, lambda learner, *_: with_teacher(learner, teacher()))

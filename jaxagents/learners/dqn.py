@@ -1,4 +1,4 @@
-"""DQN (Mnih et al., 2015): double, dueling, multi-step, distributional, recurrent; of one agent or of a team."""
+"""DQN (Mnih et al., 2015): double, dueling, multi-step, distributional, recurrent; for one agent or a team."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -44,11 +44,11 @@ class DQNState:
 
     Attributes:
         network: parameters of the online network.
-        target_network: those of the target network.
-        opt_state: of the optimiser.
-        num_updates: int32, updates done.
-        epsilon: float32, share of random actions that is due.
-        settings: numbers and slots.
+        target_network: parameters of the target network.
+        opt_state: state of the optimiser.
+        num_updates: int32, number of updates so far.
+        epsilon: float32, current share of random actions.
+        settings: hyper-parameters that can change, and slots.
     """
 
     network: Params
@@ -60,7 +60,7 @@ class DQNState:
 
     @property
     def params(self) -> Params:
-        """Returns the parameters of `policies.epsilon_greedy`, with the epsilon that is due."""
+        """Returns the parameters of `policies.epsilon_greedy`, with the current epsilon."""
         return {"network": self.network, "epsilon": self.epsilon}
 
 
@@ -87,39 +87,41 @@ def make_dqn(
     """Makes DQN over `Sample` batches.
 
     Minimises `mean(weight * loss(Q(s_t, a_t), return_t + discount^n Q_target(s_t+n, argmax_a Q(s_t+n, a))))`; sequences
-    of `burn_in + n + k` steps have `k + 1` to learn from. Every `target_update_period` updates, `Q_target` moves to `Q`
-    by the share `target_update_rate`: thousands and 1 are the copies of DQN, 1 and a small rate Polyak averaging. Every
-    number may be a schedule (see `ops.schedules`), and every slot a `Stateful`.
+    of `burn_in + n + k` steps have `k + 1` steps to learn from. Every `target_update_period` updates, `Q_target` moves
+    towards `Q` by the fraction `target_update_rate`: a period of thousands and a rate of 1 give the copies of DQN; a
+    period of 1 and a small rate give Polyak averaging. Every number may be a schedule (see `ops.schedules`), and every
+    slot a `Stateful`.
 
     Args:
-        q_function: its distribution, memory and noise give C51, QR-DQN, IQN, R2D2 and noisy nets.
-        optimizer: an optax transformation, clipping and schedule included.
+        q_function: Q-function, whose distribution, memory and noise give C51, QR-DQN, IQN, R2D2 and noisy nets.
+        optimizer: optax transformation, including clipping and schedule.
         discount: gamma in [0, 1], per step.
-        num_steps: n; null takes all steps of a sequence after the burn-in.
-        burn_in: first steps of a sequence that only warm the memory up, from the carry that was stored.
-        double: True selects the next action by the online network, False by the target network.
-        huber_delta: where the loss turns linear, in units of the value. Paper: 1.
-        target_update_period: in updates.
-        target_update_rate: in (0, 1].
+        num_steps: n; null uses all steps of a sequence after the burn-in.
+        burn_in: number of first steps of a sequence that only warm up the memory, from the stored carry.
+        double: whether the online network selects the next action; else the target network does.
+        huber_delta: error from which the loss is linear, in units of the value. Paper: 1.
+        target_update_period: number of updates between updates of the target network.
+        target_update_rate: fraction by which the target network moves, in (0, 1].
         epsilon: share of random actions.
-        priority_max_share: eta, of the largest error of a sequence in its priority, beside the mean. R2D2: 0.9.
-        loss: `(values of the actions, targets) -> per element`; null takes that of `losses.q.q_loss`.
-        target: `(view: QView) -> targets`; null takes that of `double`.
-        objective: in place of the mean, `(network, target_network, values, view, sample, *, slots, share) -> (loss,
-            (metrics, priority [B], summaries))` with the values of the steps and the slots `loss` and `target`; see
-            `sequence_priority` for `share`.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything learns.
+        priority_max_share: eta, weight of a sequence's largest error in its priority; the mean has the rest. R2D2: 0.9.
+        loss: `(values of the actions, targets) -> per element`; null: `losses.q.q_loss`.
+        target: `(view: QView) -> targets`; null: chosen by `double`.
+        objective: replacement of the mean loss, `(network, target_network, values, view, sample, *, slots, share) ->
+            (loss, (metrics, priority [B], summaries))` with the values of the steps and the slots `loss` and `target`;
+            for `share`, see `sequence_priority`.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner; wrap it in `with_replay`. `metrics["priority"]` is of `|error|`, or of the loss of distributions,
-        float32 `[B]`. `transition.extras["next_action_mask"]` (bool `[n, B, A]`), where present, restricts the maximum;
-        `transition.extras["perspective"]` multiplies the discount, as in PPO. With an agent axis (rewards `[n, B, N]`)
-        it is independent Q-learning: the mean over agents, of the living where `extras["agent_mask"]` says who is.
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is that of `|error|`, or of the loss for
+        distributions, float32 `[B]`. If present, `transition.extras["next_action_mask"]` (bool `[n, B, A]`) restricts
+        the maximum, and `transition.extras["perspective"]` multiplies the discount, as in PPO. With an agent axis
+        (rewards `[n, B, N]`), this is independent Q-learning: the mean over agents, or over living agents if
+        `extras["agent_mask"]` is present.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: a number is out of its range.
 
     References:
         Mnih et al. (2015), algorithm 1; Van Hasselt, Guez and Silver (2016), equation 4; Tan (1993), section 4.
@@ -144,7 +146,7 @@ def make_dqn(
 
     def init(key: Array, start: DQNState | Params | None = None) -> DQNState:
         network = q_function.init(key) if start is None else params_of(start)["network"]
-        # Copies, because a donated state must not hold one buffer twice.
+        # Copies, because a donated state must not contain the same buffer twice.
         target_network, opt_state = jax.tree.map(jnp.copy, network), init_optimizer(optimizer, network, trainable)
         if isinstance(start, DQNState):
             target_network, opt_state = start.target_network, carry_over(opt_state, start.opt_state)
@@ -193,17 +195,17 @@ def make_agent(
     share_parameters: bool = True,
     **options: Any,
 ) -> Agent:
-    """Assembles DQN for an environment of one agent, or independent Q-learning for a team.
+    """Assembles DQN for an environment with one agent, or independent Q-learning for a team.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         value: `(observation_space, action_space) -> QFunction`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        share_parameters: False gives every agent of a team parameters and gradients of its own, see `of_each_agent`.
-        **options: of `make_dqn` and of `replay_agent`.
+        share_parameters: whether the agents of a team share parameters and gradients; else see `of_each_agent`.
+        **options: further arguments of `make_dqn` and of `replay_agent`.
 
     Raises:
-        ValueError: parameters that are not shared, without a team.
+        ValueError: parameters are not shared, but there is no team.
     """
     q_function, num_agents = value(environment.observation_space, environment.action_space), environment.num_agents
     if not share_parameters:
@@ -247,7 +249,7 @@ def _loss(
     targets, summary = slots["target"](view)
     targets, chosen = jax.lax.stop_gradient(targets), select_action(values, view.action)
     losses, summary_of_loss = slots["loss"](chosen, targets)
-    # Of distributions, how far they are from their targets is what is minimised.
+    # For distributions, the distance from the target is the loss itself.
     error = jnp.abs(targets - chosen) if isinstance(chosen, jax.Array) else losses
     agent_mask = view.transition.extras.get("agent_mask")
     weight = per_agent(batch.weight[None], error)

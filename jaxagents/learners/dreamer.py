@@ -1,4 +1,4 @@
-"""DreamerV3 (Hafner et al., 2023): a policy that learns from imagined steps in a recurrent model of the world."""
+"""DreamerV3 (Hafner et al., 2023): a policy that learns from imagined steps in a recurrent world model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,11 +29,11 @@ class DreamerState:
     """State of the learner.
 
     Attributes:
-        params: of model, actor and critic.
-        target_critic: moving average of the critic, whose values the critic stays near.
-        return_range: float32 `[]`, moving average of the distance of the 5th and the 95th percentile of returns.
-        opt_state: of the optimiser.
-        settings: numbers.
+        params: parameters of model, actor and critic.
+        target_critic: moving average of the critic, towards whose values the critic is regularised.
+        return_range: float32 `[]`, moving average of the range between the 5th and 95th percentiles of returns.
+        opt_state: state of the optimiser.
+        settings: hyper-parameters that can change.
     """
 
     params: Params
@@ -44,13 +44,13 @@ class DreamerState:
 
 
 class Imagined(NamedTuple):
-    """What a policy does in a model, from N states on.
+    """Imagined steps of a policy in a model, from N starting states.
 
     Attributes:
         states: leaves `[H + 1, N, ...]`.
         action: `[H, N, ...]`.
-        reward: float32 `[H, N]`, expected.
-        going_on: float32 `[H, N]`, probability that the episode does.
+        reward: float32 `[H, N]`, expected rewards.
+        going_on: float32 `[H, N]`, probability that the episode continues.
     """
 
     states: LatentState
@@ -80,24 +80,25 @@ def make_dreamer(
 
     The model minimises `symlog_loss + two_hot_loss + end_loss + balanced_kl`. From every state of the sequences, the
     policy acts for `horizon` steps in the model. The actor minimises `-sg((G - v) / max(1, range of G)) log p - c H`
-    of lambda-returns G by the reinforce gradient, the critic the cross-entropy with G and with its moving average;
-    steps count by the discounted probability that the episode reaches them. The critic also learns the returns of the
-    sequences themselves, see `replay_value_loss`.
+    for lambda-returns G with the REINFORCE gradient; the critic minimises the cross-entropy with G and with its moving
+    average; steps are weighted by the discounted probability that the episode reaches them. The critic also learns the
+    returns of the sequences themselves, see `replay_value_loss`.
 
     Args:
-        policy: with its model.
-        optimizer: an optax transformation, of all parameters.
-        horizon: H, steps that are imagined.
+        policy: policy with its world model.
+        optimizer: optax transformation for all parameters.
+        horizon: H, number of imagined steps.
         discount: gamma in [0, 1], per step.
         trace_decay: lambda of the returns.
         entropy_coefficient: c, in units of the range of returns per nat.
         free_nats: see `balanced_kl`.
         dynamics_coefficient: see `balanced_kl`.
         representation_coefficient: see `balanced_kl`.
-        replay_value_coefficient: of the critic's loss on replayed steps; 0: imagined ones alone. Released code: 0.3.
-        target_update_rate: share by which the moving average of the critic moves per update, in [0, 1].
-        range_update_rate: the same of the range of returns.
-        num_updates: of the whole run, for schedules.
+        replay_value_coefficient: coefficient of the critic's loss on replayed steps; 0: only imagined steps. Released
+            code: 0.3.
+        target_update_rate: fraction by which the moving average of the critic moves per update, in [0, 1].
+        range_update_rate: the same for the range of returns.
+        num_updates: number of updates of the whole run, for schedules.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -110,10 +111,10 @@ def make_dreamer(
         Hafner et al. (2023), Mastering diverse domains through world models, equations 4 to 11; the released code,
         dreamerv3/agent.py (`repl_loss`).
 
-    Deviation: reward and end of a step are predicted from the deterministic state after it, before what follows is
-        drawn, so that what follows the last step of an episode need not be kept; values bootstrap from the critic, as
-        in the released code; rewards and values are two-hot in symlog, as in the first version of the paper, where the
-        released code spaces the bins by symexp.
+    Deviation: the reward and the end of a step are predicted from the deterministic state after it, before the
+        stochastic state is drawn, so that the observation after the last step of an episode need not be stored; values
+        bootstrap from the critic, as in the released code; rewards and values are two-hot in symlog, as in the first
+        version of the paper, whereas the released code spaces the bins by symexp.
     """
     check_counts(horizon=horizon)
     fractions = {"discount": discount, "trace_decay": trace_decay}
@@ -133,7 +134,7 @@ def make_dreamer(
         is_state, opt_state = isinstance(start, DreamerState), optimizer.init(params)
         return DreamerState(
             params=params,
-            # A copy, because a donated state must not hold one buffer twice.
+            # A copy, because a donated state must not contain the same buffer twice.
             target_critic=start.target_critic if is_state else jax.tree.map(jnp.copy, params["critic"]),
             return_range=start.return_range if is_state else jnp.zeros(()),
             opt_state=carry_over(opt_state, start.opt_state) if is_state else opt_state,
@@ -165,9 +166,9 @@ def make_agent(environment: Environment, *, policy: Callable[..., WorldModelPoli
     """Assembles DreamerV3 for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> WorldModelPolicy`.
-        **options: of `make_dreamer` and of `replay_agent`; samples are sequences.
+        **options: further arguments of `make_dreamer` and of `replay_agent`; samples are sequences.
 
     Raises:
         ValueError: the policy has no world model, or see `make_dreamer`.
@@ -190,13 +191,13 @@ def dreamer_losses(
     batch: Sample,
     params: Params,
 ) -> tuple[Array, tuple[dict[str, Array], Array]]:
-    """Computes the sum of all losses; besides `(losses and other metrics by name, range of the returns)`."""
+    """Computes the sum of all losses, and `(losses and other metrics by name, range of the returns)`."""
     model_key, imagine_key = jax.random.split(key)
     length, rows = batch.transition.reward.shape
     keys = sample_keys(model_key, rows, axis_name)
     noise = jax.vmap(lambda key: policy.draw_noise(key, length), out_axes=1)(keys)
     parts, states = model_losses(policy, numbers, batch, noise, params)
-    # Row by row, so that the place of a state among all does not depend on the devices.
+    # Row by row, so that the index of a state among all states does not depend on the devices.
     start = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), states)
     fixed = jax.lax.stop_gradient(params)
     imagined = imagine(policy, fixed, imagine_key, start, horizon=horizon, axis_name=axis_name)
@@ -256,14 +257,14 @@ def replay_value_loss(
 ) -> Array:
     """Computes the mean loss of the critic on replayed steps, whose gradient also reaches the model.
 
-    The targets are `R_t = r_t + discount_t ((1 - trace_decay) b_{t+1} + trace_decay R_{t+1})`, with `discount_t = 0`
-    where the step terminated, and the moving average of the critic. Where what follows a step is not in the sequence,
-    at its end and where the episode was truncated, `R_t = b_t`, and the step itself does not count.
+    The targets are `R_t = r_t + discount_t ((1 - trace_decay) b_{t+1} + trace_decay R_{t+1})`, with `discount_t = 0` if
+    the step terminated, and the values of the critic's moving average. If the successor of a step is not in the
+    sequence, at its end or after a truncation, then `R_t = b_t`, and the step itself does not count.
 
     Args:
-        logits: of the critic, `[n, B, K]`.
-        slow_value: of its moving average, `[n, B]`.
-        batch: of the sequences.
+        logits: logits of the critic, `[n, B, K]`.
+        slow_value: values of the critic's moving average, `[n, B]`.
+        batch: batch of the sequences.
         bootstrap: b, the returns that were imagined from the states of the sequences, `[n, B]`.
         discount: gamma.
         trace_decay: lambda.
@@ -293,15 +294,15 @@ def imagine(
     horizon: int,
     axis_name: str | None = None,
 ) -> Imagined:
-    """Lets a policy act in its model.
+    """Lets a policy act in its world model.
 
     Args:
-        policy: with its model.
-        params: of both.
+        policy: policy with its world model.
+        params: parameters of both.
         key: PRNG key.
         start: leaves `[N, ...]`.
-        horizon: H, steps.
-        axis_name: mapped axis over whose members the states are spread.
+        horizon: H, number of steps.
+        axis_name: mapped axis over which the states are spread.
     """
     rows = start.hidden.shape[0]
 
@@ -320,7 +321,7 @@ def imagine(
 
 
 def _range(returns: Array, axis_name: str | None) -> Array:
-    """Computes the distance of the 5th and the 95th percentile over all devices."""
+    """Computes the range between the 5th and 95th percentiles over all devices."""
     if axis_name is not None:
         returns = jax.lax.all_gather(returns, axis_name)
     low, high = jnp.percentile(returns, jnp.array([5.0, 95.0]))

@@ -16,14 +16,14 @@ from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params,
 
 @struct.dataclass
 class Achievements:
-    """What is kept of levels and achievements.
+    """Memory of levels and achievements.
 
     Attributes:
-        levels: of the next rollout, leaves `[B, ...]`, over all devices.
-        chosen: int32 `[K]`, achievements that levels are made for in this cycle.
-        reached: float32 `[A]`, episodes in levels as they are in which an achievement was reached, in this cycle.
-        episodes: float32, of them.
-        round: int32, rollouts so far.
+        levels: levels of the next rollout, leaves `[B, ...]`, over all devices.
+        chosen: int32 `[K]`, achievements for which levels are made in this cycle.
+        reached: float32 `[A]`, numbers of episodes of this cycle, in unchanged levels, that reached each achievement.
+        episodes: float32, number of these episodes.
+        round: int32, number of rollouts so far.
     """
 
     levels: PyTree
@@ -47,30 +47,30 @@ def with_generated_levels(
     adapts: bool = True,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that trains in turn on levels made for some achievements, and on levels as they are.
+    """Makes a learner that alternates between levels made for some achievements and unchanged levels.
 
     A cycle has `num_generated` rollouts on levels that are each made for one of the chosen achievements, drawn
-    uniformly, and `num_original` on levels as they are, which also tell how often every achievement is reached in an
-    episode. Before the next cycle, achievements are chosen by that; before the first, as if none were ever reached.
-    After the last cycle, all levels are as they are.
+    uniformly, and `num_original` rollouts on unchanged levels, which also measure how often an episode reaches each
+    achievement. Before the next cycle, achievements are chosen by these rates; before the first, as if none had ever
+    been reached. After the last cycle, all levels are unchanged.
 
     Args:
-        learner: of rollouts, from all of which it learns.
+        learner: learner for rollouts, which learns from all of them.
         sample_level: `(key) -> level`.
-        num_levels: B, of a rollout over all devices.
-        achievements: A names of numbers in `info["metrics"]` that are 1 once the episode has reached them, in the order
+        num_levels: B, number of levels of a rollout over all devices.
+        achievements: names of A numbers in `info["metrics"]` that are 1 once the episode has reached them, in the order
             of the indices of `prepare`.
         prepare: `(key, level, index of an achievement) -> level`.
         choose: `(key, success [A]) -> int32 [K]`, indices of achievements, see `ops.goals`.
-        num_cycles: cycles; with 0, all levels are as they are. Paper: 4.
-        num_generated: rollouts of a cycle on levels that were made.
-        num_original: rollouts of a cycle on levels as they are; 0 measures nothing, so nothing adapts.
-        adapts: False chooses once, before the first cycle.
+        num_cycles: number of cycles; with 0, all levels are unchanged. Paper: 4.
+        num_generated: number of rollouts in a cycle on generated levels.
+        num_original: number of rollouts in a cycle on unchanged levels; with 0 nothing is measured, so nothing adapts.
+        adapts: whether to choose achievements before every cycle; else only before the first.
         axis_name: mapped device axis.
 
     Returns:
-        The learner, see `with_curriculum`. Metrics: `generated`, and `success`, the mean over the achievements of what
-        is known of this cycle.
+        The learner, see `with_curriculum`. Metrics: `generated`, and `success`, the mean rate over the achievements in
+        this cycle so far.
 
     Raises:
         ValueError: a number is out of its range, or there are no achievements.
@@ -79,8 +79,8 @@ def with_generated_levels(
         Zala et al. (2024), EnvGen: Generating and adapting environments via LLMs for training embodied agents,
         algorithm 1.
 
-    Deviation: achievements are chosen by a rule and levels made by one, in place of a language model that writes
-        configurations; success is that of the training episodes, in place of episodes of an evaluation.
+    Deviation: achievements and levels are chosen by rules, instead of a language model that writes configurations;
+        success is measured on training episodes, instead of evaluation episodes.
     """
     check_counts(num_levels=num_levels, num_generated=num_generated)
     for name, number in (("num_cycles", num_cycles), ("num_original", num_original)):
@@ -107,7 +107,7 @@ def with_generated_levels(
         return Achievements(levels=levels, chosen=chosen, reached=nothing, episodes=jnp.float32(0.0), round=zero)
 
     def count(rollout: Rollout) -> tuple[Array, Array]:
-        """Returns how many episodes ended, and in how many each achievement had been reached."""
+        """Returns how many episodes ended, and how many of them had reached each achievement."""
         transition = rollout.transition
         ended = transition.terminated | transition.truncated
         reached = [jnp.sum(jnp.where(ended, transition.extras["metrics"][name], 0.0)) for name in achievements]
@@ -144,13 +144,13 @@ def make_agent(
     """Assembles an agent that trains on levels made for what it cannot do yet.
 
     Args:
-        environment: see `level_agent`; tells achievements as `info["metrics"]`.
+        environment: see `level_agent`; it reports achievements in `info["metrics"]`.
         achievements: see `with_generated_levels`.
         level: see `level_agent`.
-        **options: of `with_generated_levels` and of `level_agent`.
+        **options: further arguments of `with_generated_levels` and of `level_agent`.
 
     Raises:
-        ValueError: the world does not tell an achievement, or see `with_generated_levels`.
+        ValueError: the world does not report an achievement, or see `with_generated_levels`.
     """
     logged = jax.eval_shape(_first_info(environment, level), jax.random.key(0)).get("metrics", {})
     for name in achievements:

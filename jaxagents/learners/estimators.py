@@ -1,4 +1,4 @@
-"""A learner beside an estimator that judges its batches and is fitted to them, such as a model of progress."""
+"""A learner with an estimator that judges its batches and is fitted to them, such as a model of progress."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,15 +13,15 @@ from jaxagents.types import Array, Learner, Metrics, Params, PyTree
 
 
 class Estimator(NamedTuple):
-    """What learns to judge batches.
+    """A model that learns to judge batches.
 
     Attributes:
-        init: `(key, params, start=None) -> state`; `params` of the learner that it stands beside, `start` the state of
-            the same estimator in an earlier stage.
-        judge: `(state, batch) -> (batch, estimates)`: what the learner learns from, as with other rewards, and a pytree
-            that fitting takes up.
-        describe: `(batch as it was collected, estimates) -> metrics`, of how well it judged.
-        fit: `(state, key, batch as it was collected, estimates) -> state`.
+        init: `(key, params, start=None) -> state`, with the learner's `params`; `start` is the state of the same
+            estimator in an earlier stage.
+        judge: `(state, batch) -> (batch, estimates)`: the batch from which the learner learns, for example with other
+            rewards, and a pytree that is passed to the fit.
+        describe: `(batch as collected, estimates) -> metrics` of the quality of the estimates.
+        fit: `(state, key, batch as collected, estimates) -> state`.
     """
 
     init: Callable[..., PyTree]
@@ -32,7 +32,7 @@ class Estimator(NamedTuple):
 
 @struct.dataclass
 class EstimatedState:
-    """States of a learner and of its estimator, and updates so far, int32."""
+    """States of a learner and its estimator, and the number of updates so far, int32."""
 
     inner: Any
     estimator: PyTree
@@ -47,17 +47,17 @@ class EstimatedState:
 def with_estimator(
     learner: Learner, estimator: Estimator, *, num_exploring: int = 0, num_fitted: int | None = None
 ) -> Learner:
-    """Makes a learner that learns from batches as an estimator judges them.
+    """Makes a learner that learns from batches as judged by an estimator.
 
-    Every update first judges the batch with the estimator as it was before, then fits the estimator to the batch as it
-    was collected, and lets the learner learn from what was judged. An estimator that is fitted no more costs no more
-    than its judgement, but where several seeds are trained side by side.
+    Every update first judges the batch with the current estimator, then fits the estimator to the batch as collected,
+    and lets the learner learn from the judged batch. An estimator that is no longer fitted costs only its judgement,
+    except if several seeds are trained in parallel.
 
     Args:
-        learner: of the batches.
-        estimator: judges and is fitted.
-        num_exploring: first updates in which only the estimator learns.
-        num_fitted: first updates in which the estimator learns; None: all of them.
+        learner: learner for the batches.
+        estimator: estimator that judges batches and is fitted.
+        num_exploring: number of first updates in which only the estimator learns.
+        num_fitted: number of first updates in which the estimator learns; None: all.
 
     Returns:
         The learner. Metrics are those of `learner` and of `estimator.describe`.

@@ -1,4 +1,4 @@
-"""Evolution strategies: a distribution of policies moves towards those of its members that return more."""
+"""Evolution strategies: a distribution of policies moves towards its members with higher returns."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from jaxagents.types import Agent, Array, Collector, Environment, Learner, Mean,
 
 @struct.dataclass
 class EvolutionState:
-    """State of the strategy, its members that act, leaves `[P, ...]`, and the mean of its distribution."""
+    """State of the strategy, its members, which act, leaves `[P, ...]`, and the mean of its distribution."""
 
     strategy: Any
     members: Params
@@ -28,23 +28,24 @@ def make_evolution(
     settings: Mapping[str, float] | None = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes an evolution strategy of evosax (Lange, 2022) a learner of `Rollout`s of all members.
+    """Turns an evolution strategy of evosax (Lange, 2022) into a learner of `Rollout`s of all members.
 
-    The fitness of a member is the sum of its rewards by the number of pieces of episodes in its rollout, of which every
-    environment has one more than episodes that ended there: members begin in the middle of the episodes of others.
+    The fitness of a member is the sum of its rewards divided by the number of episode fragments in its rollout. In
+    every environment this is one more than the number of episodes that ended, because members begin in the middle of
+    others' episodes.
 
     Args:
-        policy: whose parameters evolve.
-        make_strategy: `(population_size, solution) -> strategy`, of `evosax.algorithms`.
-        num_members: P, even; batches have a leading axis of this size.
-        settings: replace parameters of the strategy by name, such as `std_init`; None leaves them as they are.
-        axis_name: mapped axis over whose members the environments are spread.
+        policy: policy whose parameters evolve.
+        make_strategy: `(population_size, solution) -> strategy` from `evosax.algorithms`.
+        num_members: P, an even number; batches have a leading axis of this size.
+        settings: parameters of the strategy to replace, by name, such as `std_init`; None: no changes.
+        axis_name: mapped axis over which the environments are spread.
 
     Returns:
         The learner; `state.params` is the mean of the distribution, and the collector acts with all members.
 
     Raises:
-        ValueError: the number of members is odd, or the strategy has no parameter of a name.
+        ValueError: the number of members is odd, or the strategy lacks a named parameter.
     """
     if num_members < 2 or num_members % 2:
         raise ValueError(f"`num_members` must be even and at least 2, got {num_members}; try 32.")
@@ -63,7 +64,7 @@ def make_evolution(
     def init(key: Array, start: EvolutionState | Params | None = None) -> EvolutionState:
         init_key, strategy_key, ask_key = jax.random.split(key, 3)
         params = policy.init(init_key) if start is None else params_of(start)
-        # The library broadcasts over ranks, which callers may forbid.
+        # The library broadcasts over ranks, which callers may have forbidden.
         with jax.numpy_rank_promotion("allow"):
             state = strategy.init(strategy_key, params, constants)
             members, state = strategy.ask(ask_key, state, constants)
@@ -96,15 +97,15 @@ def make_agent(
     """Assembles an evolution strategy for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> Policy`.
         strategy: see `make_evolution`.
-        num_members: see `make_evolution`; as in the collector.
+        num_members: see `make_evolution`; must agree with the collector.
         settings: see `make_evolution`.
         axis_name: see `make_evolution`.
 
     Returns:
-        The agent; its policy is that of a member.
+        The agent; its policy is that of a single member.
     """
     made = policy(environment.observation_space, environment.action_space)
 
@@ -116,12 +117,12 @@ def make_agent(
 
 
 def _settled(state: EvolutionState) -> EvolutionState:
-    """Fixes the types of numbers that came from Python, so that all updates are one program."""
+    """Fixes the types of Python numbers, so that all updates use the same compiled program."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), state)
 
 
 def _fitness(batch: Rollout, axis_name: str | None) -> Array:
-    """Returns what every member got per piece of an episode, float32 `[P]`, over all devices."""
+    """Returns the mean reward of every member per episode fragment, float32 `[P]`, over all devices."""
     transition = batch.transition
     axes = tuple(range(1, transition.terminated.ndim))
     ended = transition.terminated | transition.truncated

@@ -1,4 +1,4 @@
-"""ExeVRM (Song et al., 2026): a judge of outcomes reads the instruction and the screens alone, and pays the policy."""
+"""ExeVRM (Song et al., 2026): a judge that reads only the instruction and the screens rewards the policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +36,8 @@ class JudgeState:
     """State of the judge.
 
     Attributes:
-        values: of its model.
-        key: uint32 `[2]`, of the instructions that are altered next.
+        values: state of its value model.
+        key: uint32 `[2]`, key for the next alteration of instructions.
     """
 
     values: TurnValueState
@@ -46,12 +46,12 @@ class JudgeState:
 
 @struct.dataclass
 class Judged:
-    """What was judged: B own episodes, then as many with altered instructions.
+    """Judged episodes: B own episodes, followed by the same number with altered instructions.
 
     Attributes:
-        screens: what was read of the 2 B episodes.
-        success: bool `[2 B]`, whether they meet their instructions.
-        logit: float32 `[2 B, T]`, of success, at the last turn; 0 in all others.
+        screens: what the judge read of the 2 B episodes.
+        success: bool `[2 B]`, whether they fulfil their instructions.
+        logit: float32 `[2 B, T]`, logit of success in the last turn; 0 in all others.
     """
 
     screens: Episode
@@ -68,23 +68,24 @@ def make_screen_judge(
     altered: bool = True,
     axis_name: str | None = None,
 ) -> Estimator:
-    """Makes a judge of outcomes that sees no action, in place of the rewards of episodes.
+    """Makes a judge of outcomes that does not see actions, and replaces the rewards of episodes.
 
-    p is the probability of success, fitted by cross-entropy to own episodes as they ended, and to successes whose
-    instruction was altered, which are failures. An episode earns 1 at its end where p > 1/2, else 0.
+    p is the probability of success, fitted by cross-entropy to the outcomes of own episodes, and to successes with
+    altered instructions, which count as failures. An episode earns 1 at its end if p > 1/2, else 0.
 
     Args:
-        values: sigmoid(V) is p; of the layout of `ops.exevrm.screens_of`.
-        alter: `(key, episode) -> Episode`, the same screens under instructions that they do not meet.
-        prune: `(screens) -> screens` with fewer tokens, see `ops.exevrm`; None reads all.
-        num_steps: of the fit per batch.
-        altered: false does not fit altered instructions, which are judged all the same.
+        values: value model, with sigmoid(V) = p and the layout of `ops.exevrm.screens_of`.
+        alter: `(key, episode) -> Episode`, with the same screens and instructions that they do not fulfil.
+        prune: `(screens) -> screens` with fewer tokens, see `ops.exevrm`; None: reads all.
+        num_steps: number of steps of the fit per batch.
+        altered: whether to fit altered instructions, which are judged in any case.
         axis_name: mapped device axis to average over.
 
     Returns:
         The estimator, for `with_estimator` with `num_fitted`. Metrics, before the fit: `judge_accuracy` on own
-        episodes, the share of successes in its verdicts on own failures (`judge_false_positives`) and on altered
-        instructions (`judge_near_misses`), and `judge_tokens`, read of the observations of an episode.
+        episodes, the share of failures judged as successes among own episodes (`judge_false_positives`) and among
+        altered instructions (`judge_near_misses`), and `judge_tokens`, the number of observation tokens read per
+        episode.
 
     Raises:
         ValueError: `num_steps` is not positive.
@@ -92,7 +93,7 @@ def make_screen_judge(
     References:
         Song et al. (2026), "Video-Based Reward Modeling for Computer-Use Agents", arXiv 2603.10178.
 
-    Deviation: the authors' model says its verdict and, of failures, the seconds in which they depart from the task.
+    Deviation: the authors' model writes its verdict and, for failures, the seconds in which they depart from the task.
     """
     check_counts(num_steps=num_steps)
 
@@ -128,7 +129,7 @@ def make_screen_judge(
 
 
 def is_own(judged: Judged) -> Array:
-    """Returns bool `[2 B]`, the own episodes."""
+    """Returns bool `[2 B]`, which episodes are own episodes."""
     return jnp.arange(judged.success.size) < judged.success.size // 2
 
 
@@ -162,19 +163,20 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent that is paid by a frozen judge of screens for a text world of one seat.
+    """Assembles a policy-gradient agent that a frozen judge of screens rewards, for a text world with one seat.
 
     Args:
-        environment: a text world of one seat.
+        environment: a text world with one seat.
         alter: see `language.exevrm.make_altered_instructions`.
         estimator_optimizer: `(steps of the fit) -> optax.GradientTransformation`.
-        num_fitted: first updates, in which the judge learns and the policy does not; the judge is frozen after.
-        num_steps: see `make_screen_judge`, as what follows.
+        num_fitted: number of first updates, in which the judge learns and the policy does not; then the judge is
+            frozen.
+        num_steps: see `make_screen_judge`, also for the following arguments.
         prune: see there.
         altered: see there.
-        microbatch_tokens: about how many tokens go through the model at once.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see there.
-        **options: of `learners.policy_gradient.make_agent`; the policy has a value head.
+        **options: further arguments of `learners.policy_gradient.make_agent`; the policy has a value head.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

@@ -1,4 +1,4 @@
-"""GAIL (Ho and Ermon, 2016) and AIRL (Fu et al., 2018): rewards of a discriminator of demonstrations."""
+"""GAIL (Ho and Ermon, 2016) and AIRL (Fu et al., 2018): rewards from a discriminator of demonstrations."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,9 +36,9 @@ class AdversarialState:
     """State of the learner.
 
     Attributes:
-        inner: of who learns from the rewards.
-        discriminator: parameters.
-        opt_state: of its optimiser.
+        inner: state of the learner that learns from the rewards.
+        discriminator: parameters of the discriminator.
+        opt_state: state of its optimiser.
         demonstrations: state of the collector of demonstrations, split over devices.
     """
 
@@ -67,42 +67,45 @@ def with_discriminator(
     frozen: bool = False,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner whose rewards say how much its rollouts look like demonstrations.
+    """Makes a learner whose rewards measure how similar its rollouts are to demonstrations.
 
-    An update takes `num_steps` steps of the discriminator, each on the whole rollout and a batch of demonstrations,
-    then hands the rollout with the new rewards on.
+    An update takes `num_steps` steps of the discriminator, each on the whole rollout and a batch of demonstrations, and
+    then passes the rollout on with the new rewards.
 
-    Where episodes end early, the sign of the rewards decides whether an end pays: with rewards that are never negative
-    it never does, and with rewards of both signs, such as AIRL's, whoever is distinguished from the demonstrator ends
-    as soon as possible. `absorbing_discount` removes the bias: an end is followed by an absorbing state for ever, which
-    is judged, and counted, as the `discount / (1 - discount)` steps that it is worth.
+    If episodes end early, the sign of the rewards decides whether an end pays off: with non-negative rewards it never
+    does, and with rewards of both signs, such as AIRL's, a policy that is distinguished from the demonstrator ends
+    episodes as soon as possible. `absorbing_discount` removes this bias: an end is followed by an absorbing state for
+    ever, which is judged, and counts as the `discount / (1 - discount)` steps that it is worth.
 
     Args:
-        learner: of rollouts.
-        discriminator: of single steps.
-        optimizer: of the discriminator.
-        demonstrations: of `data.datasets.make_dataset_collector`.
-        policy: of the same parameters; says how likely it would have done what is demonstrated, if it is asked.
-        num_steps: of the discriminator per update.
+        learner: learner for rollouts.
+        discriminator: discriminator of single steps.
+        optimizer: optimiser of the discriminator.
+        demonstrations: collector from `data.datasets.make_dataset_collector`.
+        policy: policy with the same parameters, which gives log-probabilities of demonstrated actions if they are
+            needed.
+        num_steps: number of steps of the discriminator per update.
         reward: `(logit [T, B]) -> [T, B]`, such as `gail_reward`; AIRL pays the logit itself, `airl_reward`.
-        absorbing_discount: per step in the absorbing state, that of the learner inside; None: nothing follows an end.
-        pay: `(discriminator, params, transition [T, B]) -> [T, B]`, in place of `reward`, see `learners.mt_csirl`.
-        frozen: whether the discriminator is that of the stage before and stays so, while everything inside begins anew.
+        absorbing_discount: discount per step in the absorbing state, that of the inner learner; None: nothing follows
+            an end.
+        pay: `(discriminator, params, transition [T, B]) -> [T, B]`, which replaces `reward`, see `learners.mt_csirl`.
+        frozen: whether the discriminator comes from the previous stage and stays fixed, while all inside it starts
+            afresh.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner.
 
     Raises:
-        ValueError: `num_steps` is not positive, `absorbing_discount` is not in [0, 1), or the policy is asked and has
-            a memory.
+        ValueError: `num_steps` is not positive, `absorbing_discount` is not in [0, 1), or log-probabilities are needed
+            of a policy with a memory.
 
     References:
         Ho and Ermon (2016), Generative adversarial imitation learning, algorithm 1; Fu, Luo and Levine (2018), Learning
         robust rewards with adversarial inverse reinforcement learning, algorithm 1; Kostrikov et al. (2019),
         Discriminator-actor-critic, section 4.2.
 
-    Deviation: the policy learns by the learner inside, not by TRPO.
+    Deviation: the policy is trained by the inner learner, not by TRPO.
     Deviation: the steps in the absorbing state are a weight and a sum at the end, not steps of a replay buffer.
     """
     check_counts(num_steps=num_steps)
@@ -186,14 +189,14 @@ def make_agent(
     """Assembles adversarial imitation for an environment.
 
     Args:
-        environment: gives the spaces; its rewards are not used for learning.
-        inner: `(environment, *, axis_name) -> Agent`, who learns from the rewards.
+        environment: environment that defines the spaces; its rewards are not used for learning.
+        inner: `(environment, *, axis_name) -> Agent`, which learns from the rewards.
         discriminator: `(observation_space, action_space) -> Discriminator`.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, of the discriminator.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation` for the discriminator.
         demonstrations: `(environment, policy) -> Collector` of `Sample`s.
         num_steps: see `with_discriminator`.
         axis_name: see `with_discriminator`.
-        **options: of `with_discriminator`.
+        **options: further arguments of `with_discriminator`.
     """
     check_counts(num_steps=num_steps)
     agent = inner(environment, axis_name=axis_name)
@@ -208,7 +211,7 @@ def make_agent(
 
 
 def _log_prob(policy: Policy, params: Params, transition: Transition) -> Array:
-    """Returns log-probabilities of what was done, of a policy without memory."""
+    """Returns log-probabilities of the taken actions, for a policy without memory."""
     carry = policy.initial_carry(transition.terminated.shape[1:])
     return policy.apply(params, carry, input_of(transition))[1].log_prob(transition.action)
 

@@ -1,4 +1,4 @@
-"""Generations of agents: each begins anew, and is taught by the one before for the first part of its training."""
+"""Generations of agents: each starts afresh, and is taught by the previous one in the first part of its training."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,11 +35,11 @@ class GenerationState:
     """State of the learner.
 
     Attributes:
-        inner: of who learns from the rollouts.
-        teacher: parameters of the generation before; those of the own beginning where there is none.
-        opt_state: moments of the optimiser that imitates.
-        is_taught: bool, there is a generation before.
-        num_updates: int32, updates so far.
+        inner: state of the learner that learns from the rollouts.
+        teacher: parameters of the previous generation, or the own initial ones if there is none.
+        opt_state: moments of the optimiser for imitation.
+        is_taught: bool, whether there is a previous generation.
+        num_updates: int32, number of updates so far.
     """
 
     inner: Any
@@ -56,7 +56,7 @@ class GenerationState:
 
 @struct.dataclass
 class _Lesson:
-    """Steps of a rollout, leaves `[T, B, ...]`, and what the teacher would do there."""
+    """Steps of a rollout, leaves `[T, B, ...]`, and the teacher's action distributions there."""
 
     inputs: PolicyInput
     teacher: Any
@@ -73,23 +73,23 @@ def with_teaching_generation(
     num_minibatches: int = 4,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of rollouts that begins anew, and imitates what it would have gone on from.
+    """Makes a learner of rollouts that starts afresh, and imitates the policy from which it would have continued.
 
     In each of the first `num_taught` updates, after the learner has learned from a rollout, `KL(teacher || policy)` is
-    minimised over its steps. The teacher is what the run starts from, as the stage before; without it, nothing is
-    taught.
+    minimised over its steps. The teacher is the starting point of the run, such as the previous stage; without one,
+    nothing is taught.
 
     Args:
-        learner: of a feed-forward policy, `(key, None)` begins with random parameters.
-        actor_critic: the policy.
-        optimizer: an optax transformation, of the lessons.
-        num_taught: updates with a lesson.
-        num_epochs: passes over a rollout.
-        num_minibatches: optimiser steps per pass.
+        learner: learner of a feed-forward policy; `(key, None)` starts with random parameters.
+        actor_critic: actor-critic that is trained.
+        optimizer: optax transformation for the lessons.
+        num_taught: number of updates with a lesson.
+        num_epochs: number of passes over a rollout.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. Metrics: `teacher_kl`, the mean of the lessons that were held.
+        The learner. Metrics: `teacher_kl`, the mean over the lessons.
 
     Raises:
         ValueError: a number is not positive.
@@ -98,8 +98,8 @@ def with_teaching_generation(
         Open-Ended Learning Team (2021), Open-ended learning leads to generally capable agents, section 5.3
         (generational training).
 
-    Deviation: the divergence has optimiser steps of its own, in place of a term of the same loss; a member of a
-        population is not chosen, as the generation before is one agent.
+    Deviation: the divergence has separate optimiser steps, instead of a term in the same loss; no member of a
+        population is selected, because the previous generation is a single agent.
     """
     check_counts(num_taught=num_taught, num_epochs=num_epochs, num_minibatches=num_minibatches)
     counts = {"num_epochs": num_epochs, "num_minibatches": num_minibatches}
@@ -139,14 +139,14 @@ def make_agent(
     num_minibatches: int = 4,
     axis_name: str | None = None,
 ) -> Agent:
-    """Assembles an agent that is taught by the stage before; without lessons, it goes on from that stage.
+    """Assembles an agent that the previous stage teaches; without lessons, it continues from that stage.
 
     Args:
-        environment: of one agent.
-        inner: `(environment, *, axis_name) -> Agent`, who learns, of the same policy.
+        environment: environment of one agent.
+        inner: `(environment, *, axis_name) -> Agent`, which learns with the same policy.
         policy: `(observation_space, action_space) -> ActorCritic`, feed-forward.
-        optimizer: `(optimiser steps) -> optax.GradientTransformation`, of the lessons.
-        num_taught: see `with_teaching_generation`; 0 is the inner agent alone.
+        optimizer: `(optimiser steps) -> optax.GradientTransformation` for the lessons.
+        num_taught: see `with_teaching_generation`; 0 gives the inner agent alone.
         num_epochs: see `with_teaching_generation`.
         num_minibatches: see `with_teaching_generation`.
         axis_name: see `with_teaching_generation`.

@@ -23,11 +23,11 @@ class CuriosityState:
     """State of a bonus in learned features.
 
     Attributes:
-        params: `{"encoder", "inverse", "forward"}`; the last of ICM only.
-        opt_state: of the optimiser.
-        observations: statistics that observations are normalised with.
+        params: `{"encoder", "inverse", "forward"}`; the last one for ICM only.
+        opt_state: state of the optimiser.
+        observations: statistics that normalise observations.
         bonuses: statistics of the bonuses.
-        inverse: float32 `[B, F, F]` of E3B, inverse covariances of the running episodes; empty for ICM.
+        inverse: float32 `[B, F, F]` for E3B, inverse covariances of the running episodes; empty for ICM.
     """
 
     params: Params
@@ -51,23 +51,23 @@ def make_curiosity_bonus(
 ) -> Bonus:
     """Makes a bonus in features phi from which the action between two observations can be predicted.
 
-    The features learn from the inverse dynamics, `a_t` of `phi(s_t)` and `phi(s_{t+1})`. ICM pays the error of the
-    forward dynamics, `|f(phi(s_t), a_t) - phi(s_{t+1})|^2 / 2`; E3B pays `phi^T C^{-1} phi` over the episode, see
-    `elliptical_bonus`. Either is divided by its running deviation.
+    The features learn from the inverse dynamics, `a_t` from `phi(s_t)` and `phi(s_{t+1})`. ICM's bonus is the error of
+    the forward dynamics, `|f(phi(s_t), a_t) - phi(s_{t+1})|^2 / 2`; E3B's is `phi^T C^{-1} phi` over the episode, see
+    `elliptical_bonus`. Both are divided by their running deviation.
 
     Args:
         observation_space: any box; observations are flattened.
-        action_space: discrete, or a box whose actions are judged as `tanh(action)`.
+        action_space: discrete space, or a box whose actions are read as `tanh(action)`.
         encoder: `[..., D] -> [..., F]`, phi; its last layer should be linear.
-        hidden_size: of the layer of both dynamics.
-        learning_rate: of Adam.
-        num_steps: per rollout, each on all of it.
-        forward_share: beta of ICM, weight of the forward loss beside that of the inverse one. Paper: 0.2.
+        hidden_size: size of the hidden layer of both dynamics models.
+        learning_rate: learning rate of Adam.
+        num_steps: number of steps per rollout, each on the whole rollout.
+        forward_share: beta of ICM, weight of the forward loss; the inverse loss has the rest. Paper: 0.2.
         ridge: lambda of E3B (paper: 0.1); None for ICM.
-        axis_name: mapped device axis over whose members rollouts are split.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
-        The bonus. Metrics: `inverse_loss`, and of ICM `forward_loss`.
+        The bonus. Metrics: `inverse_loss`, and for ICM `forward_loss`.
 
     Raises:
         ValueError: a number is out of its range.

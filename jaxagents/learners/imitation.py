@@ -1,4 +1,4 @@
-"""Imitation of the actions in samples: behaviour cloning of a data set, DAgger of an expert's labels."""
+"""Imitation of the actions in samples: behaviour cloning of a data set, DAgger with an expert's labels."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,8 +37,8 @@ class ImitationState:
     """State of the learner.
 
     Attributes:
-        params: of the policy.
-        opt_state: of the optimiser.
+        params: parameters of the policy.
+        opt_state: state of the optimiser.
         settings: slots.
     """
 
@@ -61,14 +61,16 @@ def make_imitation(
     """Makes the learner that minimises `mean(weight * loss(pi(. | s), a))` over the steps of `Sample` batches.
 
     Args:
-        policy: with memory, it is unrolled over the sequence, from the carry that was stored or from an empty one.
+        policy: policy to be trained; one with memory is unrolled over the sequence, from the stored carry or an empty
+            one.
         optimizer: an optax transformation.
         loss: `(distribution [n, B], action [n, B, ...]) -> [n, B]`.
-        condition: `(carry, batch) -> (carry, inputs [n, B], mask [n, B])`, further inputs of the policy and which
-            steps count, as of decision transformers; None: what the transitions say, and all of them.
-        objective: `(policy, params, key, batch, axis_name) -> [n, B]` in place of the above, as of diffusion policies.
-        num_updates: of the whole run, for slots that ask how far it is.
-        trainable: see `apply_updates`.
+        condition: `(carry, batch) -> (carry, inputs [n, B], mask [n, B])`, further inputs of the policy and which steps
+            count, as in decision transformers; None: the inputs in the transitions, and all steps.
+        objective: `(policy, params, key, batch, axis_name) -> [n, B]`, which replaces the above, as in diffusion
+            policies.
+        num_updates: number of updates of the whole run, for slots that depend on progress.
+        trainable: parameters that are trained, see `apply_updates`.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -121,9 +123,10 @@ def make_agent(environment: Environment, *, policy: Callable[..., Policy | Actor
     """Assembles imitation for an environment.
 
     Args:
-        environment: gives the spaces.
-        policy: `(observation_space, action_space) -> ` what acts; a critic in it waits for a later stage.
-        **options: of `make_imitation` and of `replay_agent`; a buffer is of rollouts with an expert's labels.
+        environment: environment that defines the spaces.
+        policy: `(observation_space, action_space) -> ` what acts; a critic in it is kept for a later stage.
+        **options: further arguments of `make_imitation` and of `replay_agent`; a buffer holds rollouts with an expert's
+            labels.
     """
     actor = policy(environment.observation_space, environment.action_space)
     actor = as_policy(actor) if isinstance(actor, ActorCritic) else actor

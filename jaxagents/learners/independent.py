@@ -1,4 +1,4 @@
-"""Independent learning of a team (Tan, 1993): every agent has a learner of its own, to which others are the world."""
+"""Independent learning in a team (Tan, 1993): every agent has its own learner, and sees others as part of the world."""
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,15 @@ from jaxagents.types import Array, Learner, Metrics, Rollout, State
 
 
 def independent_agents(learner: Learner, num_agents: int) -> Learner:
-    """Gives every agent of a team a learner: norms of gradients, normalisation and moments are each agent's own.
+    """Gives every agent of a team a learner: each has its own gradient norms, normalisation and moments.
 
     Args:
-        learner: of the `Rollout`s of one agent.
-        num_agents: N.
+        learner: learner for the `Rollout`s of one agent.
+        num_agents: N, number of agents.
 
     Returns:
         The learner of rollouts `[T, B, N, ...]`. Leaves of its state have a leading axis of N, as the parameters of
-        `policies.teams.separate_parameters` have; metrics are means over the agents.
+        `policies.teams.separate_parameters` do; metrics are means over the agents.
 
     References:
         Tan (1993), "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents".
@@ -32,7 +32,7 @@ def independent_agents(learner: Learner, num_agents: int) -> Learner:
 
 
 def split_agents(rollout: Rollout) -> Rollout:
-    """Puts the agents of a rollout first: leaves `[T, B, N, ...]` become `[N, T, B, ...]`; ends are repeated."""
+    """Puts the agent axis of a rollout first: leaves `[T, B, N, ...]` become `[N, T, B, ...]`; ends are repeated."""
     num_agents, transition = rollout.transition.reward.shape[2], rollout.transition
     shared = {name: getattr(transition, name) for name in ("terminated", "truncated", "first")}
     own = transition.replace(**dict.fromkeys(shared))

@@ -29,27 +29,28 @@ def make_ranked_rewards(
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> Estimator:
-    """Makes a model that ranks episodes, whose log-ratio to the policy that acted is the reward of a turn.
+    """Makes a model that ranks episodes; its log-ratio to the policy that acted is the reward of a turn.
 
     `r_t = coefficient sum_l (log phi_l - log behavior_l)` over the sampled tokens l of turn t. With q the mean of r
-    over the turns of an episode, phi is fitted to `-mean log sigmoid(q_i - q_j)` over the pairs of a group whose return
-    is higher in i than in j. The rewards of the world stay; `advantage=turn_scores` reads these beside them.
+    over the turns of an episode, phi is fitted to `-mean log sigmoid(q_i - q_j)` over the pairs of a group in which i
+    has a higher return than j. The world's rewards are kept; `advantage=turn_scores` reads these rewards beside them.
 
     Args:
-        model: as the policy; phi starts as a copy of it.
-        layout: of the episodes.
-        optimizer: of phi.
-        coefficient: beta.
-        microbatch_tokens: about how many tokens go through the model at once.
+        model: language model of the same kind as the policy; phi starts as a copy of the policy.
+        layout: layout of the episodes.
+        optimizer: optimiser of phi.
+        coefficient: beta, scale of the rewards.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The estimator. Metrics: `ranking_loss` (log 2 = 0.69 knows nothing) and `ranking_accuracy`, before the step.
+        The estimator. Metrics: `ranking_loss` (log 2 = 0.69 for a constant guess) and `ranking_accuracy`, before the
+            step.
 
     References:
         Liu et al. (2025), "Agentic Reinforcement Learning with Implicit Step Rewards", eq. 3 to 5 (0.05).
 
-    Deviation: q is the mean over turns, as in the authors' code; the paper has their sum.
+    Deviation: q is the mean over turns, as in the authors' code; the paper uses their sum.
     """
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
     prime = make_implicit_rewards(model, layout, optimizer, coefficient=coefficient, axis_name=axis_name)
@@ -104,15 +105,15 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent with implicit rewards of turns for a text world of one seat.
+    """Assembles a policy-gradient agent with implicit rewards of turns for a text world with one seat.
 
     Args:
-        environment: a text world of one seat.
-        estimator_optimizer: `(updates of the whole run) -> optax.GradientTransformation`, of the model that ranks.
+        environment: a text world with one seat.
+        estimator_optimizer: `(updates of the whole run) -> optax.GradientTransformation` for the ranking model.
         coefficient: see `make_ranked_rewards`.
-        microbatch_tokens: about how many tokens go through the model at once.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `make_ranked_rewards`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

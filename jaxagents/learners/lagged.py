@@ -1,4 +1,4 @@
-"""Experience from parameters of some updates ago: the lag of an asynchronous actor, in a program that has none."""
+"""Experience from parameters of some updates ago: simulates the lag of an asynchronous actor."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxagents.types import Array, Learner, Metrics, Params, PyTree
 
 @struct.dataclass
 class LaggedState:
-    """State of the learner, the parameters that act, and updates so far, int32."""
+    """State of the learner, the parameters that act, and the number of updates so far, int32."""
 
     inner: Any
     actor: Params
@@ -21,18 +21,18 @@ class LaggedState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
 def with_lagged_actor(learner: Learner, *, every: int) -> Learner:
-    """Makes a learner that acts with older parameters, which are renewed every so many updates.
+    """Makes a learner that acts with older parameters, which are renewed every few updates.
 
-    The actor of update u has the parameters after update `every * floor(u / every)`; with `every=1` nothing lags.
+    The actor of update u has the parameters after update `every * floor(u / every)`; with `every=1` there is no lag.
 
     Args:
-        learner: says who acts.
-        every: updates between two renewals.
+        learner: learner whose parameters act with a lag.
+        every: number of updates between two renewals.
 
     Returns:
         The learner.
@@ -41,7 +41,7 @@ def with_lagged_actor(learner: Learner, *, every: int) -> Learner:
         ValueError: `every` is not positive.
 
     References:
-        Espeholt et al. (2018), "IMPALA", section 4: what lagging actors need V-trace for.
+        Espeholt et al. (2018), "IMPALA", section 4: why lagging actors need V-trace.
     """
     require_positive("every", every)
 

@@ -1,4 +1,4 @@
-"""What a function reads of its arguments, found by tracing it: what nobody reads need not be computed."""
+"""Inputs that a function reads, found by tracing it: inputs that are not read need not be computed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,21 +9,21 @@ from jaxagents.types import PyTree
 
 
 def fields_read(function: Callable[..., Any], *records: PyTree) -> tuple[frozenset[str], ...]:
-    """Says which fields of records of arrays a function reads, by tracing it; it is not run.
+    """Finds which fields of records of arrays a function reads, by tracing it without running it.
 
     Args:
         function: `(*records) -> pytree`.
         *records: dataclasses whose fields are `ShapeDtypeStruct`s or arrays, or None.
 
     Returns:
-        For every record, the names of the fields that enter a computation or the result.
+        For every record, the names of the fields that affect a computation or the result.
     """
     read = paths_read(function, *records)
     return tuple(frozenset(path[1].name for path in read if path[0].idx == index) for index in range(len(records)))
 
 
 def paths_read(function: Callable[..., Any], *arguments: PyTree) -> list[tuple[Any, ...]]:
-    """Says which leaves of its arguments enter what a function computes or returns, by tracing it; it is not run.
+    """Finds which leaves of its arguments affect what a function computes or returns, by tracing it without running it.
 
     Args:
         function: `(*arguments) -> pytree`.

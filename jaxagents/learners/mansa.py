@@ -1,4 +1,4 @@
-"""MANSA (Mguni et al., 2023): a team that calls a central learner where it pays."""
+"""MANSA (Mguni et al., 2023): a team that calls a central learner when it pays off."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,11 +45,11 @@ _OF_AGENTS = ("agent_mask", "next_agent_mask", "next_action_mask")
 
 @struct.dataclass
 class SwitchingState:
-    """States of three learners, and the cost as an array (a changed number is the same program).
+    """States of three learners, and the cost as an array (changing it needs no new compilation).
 
     Attributes:
-        learners: by name: `independent`, `team`, `switch`.
-        switching_cost: float32, of a call.
+        learners: learners by name: `independent`, `team`, `switch`.
+        switching_cost: float32, cost of a call.
     """
 
     learners: dict[str, Any]
@@ -70,24 +70,24 @@ def make_switching(
     switching_cost: float,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes one learner of three, over `Sample` batches of `environments.calls.with_calls`.
+    """Makes one learner from three, over `Sample` batches of `environments.calls.with_calls`.
 
-    A step is a call, `g = 1`, where an action is `num_actions` or more. The independent learner learns from the steps
-    without a call, that of the team from calls alone, and the switch, `g`, from all of them, of the rewards
-    `mean_i r_i - switching_cost g`: it learns to call where that gains more than it costs.
+    A step is a call, `g = 1`, if an action is `num_actions` or more. The independent learner learns from the steps
+    without a call, the team's learner from calls only, and the switch, which chooses `g`, from all steps, with the
+    rewards `mean_i r_i - switching_cost g`: it learns to call if the gain exceeds the cost.
 
     Args:
         independent: learner of the agents' own actions.
-        team: the central learner, of the same actions.
+        team: central learner of the same actions.
         switch: learner of one action in {0, 1} for the team, whose observation has the agent axis.
-        num_actions: A, of the world.
-        switching_cost: c, of a call, in units of the reward. Zero with a budget of calls.
-        axis_name: mapped axis over whose members batches are spread.
+        num_actions: A, number of actions of the world.
+        switching_cost: c, cost of a call, in units of the reward. Zero with a budget of calls.
+        axis_name: mapped axis over which batches are spread.
 
     Returns:
-        The learner; wrap it in `with_replay`. `metrics["priority"]` is the larger error of those of the switch and of
-        the learner whose step it is; `call_rate` is the share of calls in what was sampled, and the metrics of the
-        three begin with their names.
+        The learner; wrap it in `with_replay`. `metrics["priority"]` is the larger error of the switch and of the
+        learner to which the step belongs; `call_rate` is the share of calls in the sample, and the metrics of the three
+        learners begin with their names.
 
     Raises:
         ValueError: `num_actions` is not positive, or the cost is negative.
@@ -95,8 +95,8 @@ def make_switching(
     References:
         Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems".
 
-    Deviation: losses are averaged over the whole batch, with a weight of zero for the steps of the other learner, in
-    place of buffers of their own. The switch learns by Q-learning, which the paper names beside soft actor-critic.
+    Deviation: losses are averaged over the whole batch, with weight zero for the steps of the other learner, instead of
+        separate buffers. The switch learns by Q-learning, which the paper mentions beside soft actor-critic.
     """
     check_counts(num_actions=num_actions)
     if switching_cost < 0.0:
@@ -136,17 +136,17 @@ def make_switching(
 
 
 def split_sample(batch: Sample, *, num_actions: int, switching_cost: Array | float) -> tuple[dict[str, Sample], Array]:
-    """Splits a batch into what the independent learner, the central learner and the switch learn from.
+    """Splits a batch into the parts from which the independent learner, the central learner and the switch learn.
 
     Args:
         batch: leaves `[n, B, N, ...]`, actions in `0 .. 2 A - 1`.
-        num_actions: A.
-        switching_cost: c.
+        num_actions: A, number of actions of the world.
+        switching_cost: c, cost of a call.
 
     Returns:
-        The batches `independent` and `team`, of actions in `0 .. A - 1`, with a weight of zero where the first step is
-        another's; the batch `switch` of the team's mean reward minus costs, in which the action `[n, B]` is whether it
-        called; and whether the first step did, bool `[B]`. Costs of later steps are part of n-step returns.
+        The batches `independent` and `team`, with actions in `0 .. A - 1` and weight zero if the first step belongs to
+        the other; the batch `switch`, with the team's mean reward minus costs, whose action `[n, B]` is whether it
+        called; and whether the first step was a call, bool `[B]`. Costs of later steps are part of n-step returns.
     """
     transition = batch.transition
     call = jnp.any(transition.action >= num_actions, axis=-1)
@@ -171,15 +171,15 @@ def split_sample(batch: Sample, *, num_actions: int, switching_cost: Array | flo
 
 
 def see_team(make_q_function: Callable[..., QFunction], num_agents: int, observation_space: PyTree) -> QFunction:
-    """Makes the values of calling or not, of what the team sees.
+    """Makes the values of calling or not, as a function of what the team sees.
 
     Args:
         make_q_function: `(observation_space, action_space) -> QFunction`.
-        num_agents: N.
-        observation_space: of one agent.
+        num_agents: N, number of agents.
+        observation_space: observation space of one agent.
 
     Returns:
-        The function, of observations `[T, B, N, *shape]` to `[T, B, 2]`.
+        The function, from observations `[T, B, N, *shape]` to `[T, B, 2]`.
     """
     shapes = jax.tree.map(
         lambda space: jax.ShapeDtypeStruct((1, num_agents, *space.shape), space.dtype), observation_space
@@ -209,19 +209,19 @@ def make_agent(
     """Assembles MANSA: independent Q-learning, value decomposition, and a switch between them.
 
     Args:
-        environment: of `environments.calls.with_calls`; gives the spaces and the number of agents.
-        value: `(observation_space, action_space) -> QFunction` of one agent, of both learners of the world's actions.
+        environment: environment from `environments.calls.with_calls`; defines the spaces and the number of agents.
+        value: `(observation_space, action_space) -> QFunction` of one agent, for both learners of the world's actions.
         mixer: see `make_value_decomposition`.
-        switch: `(observation_space, action_space) -> QFunction` of what the team sees (see `team_state`), one vector.
+        switch: `(observation_space, action_space) -> QFunction` on what the team sees (see `team_state`), a vector.
         switching_cost: see `make_switching`.
-        switch_epsilon: share of switches drawn evenly. Paper: 0.5 at first. It falls more slowly than that of the
-            agents, since a call of agents that act at random is worth nothing.
-        share_parameters: False gives every agent parameters of its own.
+        switch_epsilon: share of random switches. Paper: 0.5 at first. It falls more slowly than that of the agents,
+            because a call of agents that act at random is worth nothing.
+        share_parameters: whether all agents share parameters.
         axis_name: see `make_dqn`.
-        **options: of `make_dqn`, for all three, and of `replay_agent`.
+        **options: further arguments of `make_dqn`, for all three, and of `replay_agent`.
 
     Raises:
-        ValueError: the environment is not one of `with_calls`, or a number is out of its range.
+        ValueError: the environment is not from `with_calls`, or a number is out of its range.
     """
     _require_calls(environment)
     space, num_agents = environment.observation_space, environment.num_agents

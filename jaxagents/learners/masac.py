@@ -1,4 +1,4 @@
-"""MASAC: soft actor-critic (Haarnoja et al., 2018) of a team, whose critics see all agents (Lowe et al., 2017)."""
+"""MASAC: soft actor-critic (Haarnoja et al., 2018) for a team, whose critics see all agents (Lowe et al., 2017)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -37,33 +37,34 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles SAC for a team of continuous actions: one policy and twin critics, which all agents share.
+    """Assembles SAC for a team with continuous actions: one policy and twin critics, which all agents share.
 
-    Agent i descends the losses of SAC with its own reward and
-    `target_i = r_i + discount (min_e Q_e,i(s', a'_1 ... a'_N) - temperature log pi(a'_i | o'_i))`, all `a'_j` drawn
-    from the policy. With one agent this is `learners.sac` bit by bit.
+    Agent i minimises the losses of SAC with its own reward and `target_i = r_i + discount (min_e Q_e,i(s', a'_1 ...
+    a'_N) - temperature log pi(a'_i | o'_i))`, with all `a'_j` drawn from the policy. With one agent this equals
+    `learners.sac` bit by bit.
 
     Args:
-        environment: with an agent axis and bounded continuous actions; observations are vectors, or those of
-            `environments.teams.team_view`.
-        policy: as that of `learners.sac.make_agent`, of one agent's observation.
-        value: as that of `learners.sac.make_agent`.
-        centralized: critics see what the whole team sees and does, see `make_team_critic`; False is independent SAC.
+        environment: environment with an agent axis and bounded continuous actions; observations are vectors, or those
+            of `environments.teams.team_view`.
+        policy: policy like that of `learners.sac.make_agent`, for one agent's observation.
+        value: twin Q-function like that of `learners.sac.make_agent`.
+        centralized: whether critics see what the whole team sees and does, see `make_team_critic`; False: independent
+            SAC.
         axis_name: see `learners.sac.make_sac`.
-        **options: of `learners.sac.make_agent`, but for `model` and `explore`.
+        **options: further arguments of `learners.sac.make_agent`, except `model` and `explore`.
 
     Returns:
-        The agent. Means of losses are over the living, those of the metrics `q` and `entropy` over all.
+        The agent. Means of losses are over living agents, those of the metrics `q` and `entropy` over all.
 
     Raises:
-        ValueError: there is no team, or no vector to see.
+        ValueError: there is no team, or observations are not vectors.
 
     References:
         Lowe et al. (2017), "Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments", section 4.1.
         Bettini et al. (2024), "BenchMARL: Benchmarking Multi-Agent Reinforcement Learning" (`masac`, `isac`).
 
-    Deviation: an agent's policy ascends its own action alone, as in Lowe et al., not those of the others in its
-        critic, as in BenchMARL; the return of an agent that dies ends there.
+    Deviation: an agent's policy gradient uses only its own action, as in Lowe et al., not the others' actions in its
+        critic, as in BenchMARL; the return of an agent that dies ends at its death.
     """
     num_agents = environment.num_agents
     if num_agents < 1:
@@ -81,25 +82,25 @@ def make_agent(
 def make_team_critic(
     observation_space: PyTree, action_space: Box, *, value: Callable[..., TwinQ], num_agents: int, centralized: bool
 ) -> TwinQ:
-    """Makes critics of every agent's action that know of the others'.
+    """Makes critics of every agent's action that also take the others into account.
 
-    The critic of agent i sees its observation and action, then those of agents i + 1, i + 2, ... in turn; in a
-    `team_view`, the team's state in place of the others' observations. The dead are zeros. No gradient flows to the
+    The critic of agent i sees its observation and action, then those of agents i + 1, i + 2, ... in cyclic order; with
+    a `team_view`, the team's state replaces the others' observations. Dead agents are zeros. No gradient flows to the
     actions of others.
 
     Args:
-        observation_space: of one agent.
-        action_space: of one agent.
+        observation_space: observation space of one agent.
+        action_space: action space of one agent.
         value: `(observation_space, action_space) -> TwinQ`.
-        num_agents: N.
-        centralized: False leaves out the others.
+        num_agents: N, number of agents.
+        centralized: whether to include the others.
 
     Returns:
-        The critics, of observations `{"seen": [R N, ...], "alive": bool [R N]}` and actions `[R N, A]` in which
-        the agents of a team follow each other.
+        The critics, for observations `{"seen": [R N, ...], "alive": bool [R N]}` and actions `[R N, A]` in which the
+        agents of a team follow each other.
 
     Raises:
-        ValueError: observations are no vectors.
+        ValueError: observations are not vectors.
     """
     own, team = _split(observation_space)
     if not all(isinstance(space, Box) and len(space.shape) == 1 for space in (own, own if team is None else team)):
@@ -130,10 +131,10 @@ def make_team_critic(
 
 
 def make_team_policy(policy: Policy) -> Policy:
-    """Makes a policy of environments' observations that looks past the flags which `of_team` adds to them.
+    """Makes a policy for the environments' observations that ignores the flags which `of_team` adds to them.
 
     Args:
-        policy: of the observation of an agent.
+        policy: policy for the observation of one agent.
     """
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
@@ -146,19 +147,19 @@ def make_team_policy(policy: Policy) -> Policy:
 
 
 def of_team(learner: Learner, num_agents: int, *, axis_name: str | None = None) -> Learner:
-    """Makes a learner of a team's samples out of one of single agents, which are further rows of its batch.
+    """Makes a learner of a team's samples from one of single agents, which become further rows of its batch.
 
     Args:
-        learner: of `Sample` batches, whose observations are those of `make_team_critic`.
-        num_agents: N.
-        axis_name: mapped axis over whose members the batch is split.
+        learner: learner for `Sample` batches, whose observations are those of `make_team_critic`.
+        num_agents: N, number of agents.
+        axis_name: mapped axis over which the batch is split.
 
     Returns:
-        The learner of leaves `[n, B, N, ...]`. `extras["agent_mask"]` and `extras["next_agent_mask"]`, bool
-        `[n, B, N]`, say who is alive: the weight of the dead is zero, and an agent's end is its own.
+        The learner of leaves `[n, B, N, ...]`. `extras["agent_mask"]` and `extras["next_agent_mask"]`, bool `[n, B,
+        N]`, say who is alive: dead agents have weight zero, and every agent has its own end.
 
     Raises:
-        ValueError: when traced, the rewards are not those of N agents.
+        ValueError: when traced, the rewards do not have N agents.
     """
 
     def update(state: State, key: Array, batch: Sample) -> tuple[State, Metrics]:
@@ -199,7 +200,7 @@ def _to_rows(num_agents: int, batch: Sample, axis_name: str | None) -> Sample:
 
 
 def _of_others(rows: Array, num_agents: int) -> Array:
-    """Returns what agents i + 1, i + 2, ... of each team have, float32 `[R N, (N - 1) F]` of rows `[R N, F]`."""
+    """Returns the data of agents i + 1, i + 2, ... of each team, float32 `[R N, (N - 1) F]`, from rows `[R N, F]`."""
     agent = np.arange(num_agents)
     order = (agent[:, None] + agent[1:]) % num_agents
     teams = rows.reshape(-1, num_agents, rows.shape[-1])
@@ -207,5 +208,5 @@ def _of_others(rows: Array, num_agents: int) -> Array:
 
 
 def _split(tree: PyTree) -> tuple[PyTree, PyTree | None]:
-    """Returns what an agent sees itself, and what its team sees where there is a `team_view`."""
+    """Returns what an agent sees itself, and what its team sees if there is a `team_view`."""
     return (tree["own"], tree["team"]) if isinstance(tree, Mapping) and {"own", "team"} <= {*tree} else (tree, None)

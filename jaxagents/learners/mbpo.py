@@ -1,4 +1,4 @@
-"""MBPO (Janner et al., 2019) and PETS (Chua et al., 2018): ensembles of learned models, and steps imagined in them."""
+"""MBPO (Janner et al., 2019) and PETS (Chua et al., 2018): ensembles of learned models, and imagined steps in them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ from jaxagents.values.dynamics import Dynamics, Prediction, make_dynamics
 
 @struct.dataclass
 class ModelState:
-    """State of the learner inside, parameters of the model, and its optimiser."""
+    """State of the inner learner, parameters of the model, and its optimiser state."""
 
     inner: Any
     model: Params
@@ -50,39 +50,39 @@ def with_model(
     weigh: Callable[[Prediction], Array] | None = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of samples that learns a model of them, and also learns from what the model imagines.
+    """Makes a learner that fits a model to its samples, and also learns from what the model imagines.
 
     An update takes a step of the model on the sample, lets the policy act in the model for `horizon` steps from every
-    observation of the sample, and hands both kinds of steps on. A model that diverges gives rewards that are not
-    finite, which stops a run.
+    observation of the sample, and passes both kinds of steps on. A model that diverges gives infinite or NaN rewards,
+    which stop a run.
 
     Args:
-        learner: of `Sample`s of single steps.
-        policy: feed-forward, of the parameters that the learner's states have.
+        learner: learner for `Sample`s of single steps.
+        policy: feed-forward policy with the parameters of the learner's states.
         observation_space: see `make_dynamics`.
         action_space: see `make_dynamics`.
         encoder: see `make_dynamics`.
         num_members: see `make_dynamics`.
-        horizon: k, steps that are imagined from each observation. Paper: 1, or from 1 to 25 over the run.
-        real_share: of all weight, that of the steps of the sample, in [0, 1]; steps behind an imagined end have none.
-            Paper: 0.05.
-        learning_rate: of Adam, of the model.
-        weigh: `(predictions of the members, leaves [E, horizon, B, ...]) -> [horizon, B]`, factors of the weights of
-            imagined steps, such as `meee.disagreement_weight`; None: all count alike.
+        horizon: k, number of steps imagined from each observation. Paper: 1, or from 1 to 25 over the run.
+        real_share: share of the total weight that the sampled steps have, in [0, 1]; steps after an imagined end have
+            none. Paper: 0.05.
+        learning_rate: learning rate of Adam for the model.
+        weigh: `(predictions of the members, leaves [E, horizon, B, ...]) -> [horizon, B]`, factors for the weights of
+            imagined steps, such as `meee.disagreement_weight`; None: equal weights.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner. Metrics: `model_loss`, and those of the learner; `priority` is that of the sample.
 
     Raises:
-        ValueError: a number is out of its range, or when the first update is traced, samples have several steps.
+        ValueError: a number is out of its range, or, when the first update is traced, samples have several steps.
 
     References:
         Janner et al. (2019), When to trust your model: model-based policy optimization, algorithm 2.
 
-    Deviation: a step of the model for each of the policy, in place of fits to convergence from time to time; all
-        members learn from the same batches and are all asked; imagined steps are used once, not from a buffer; the
-        share of real steps is a share of weight.
+    Deviation: one step of the model per step of the policy, instead of occasional fits to convergence; all members
+        learn from the same batches and are all used; imagined steps are used once, not stored in a buffer; the share of
+        real steps is a share of weight.
     """
     check_counts(horizon=horizon)
     check_fractions(real_share=real_share)
@@ -110,7 +110,7 @@ def with_model(
             imagined_weight *= weigh(dynamics.apply(model, imagined.observation, imagined.action))
         weights = real_share * (1 + horizon) * batch.weight[None], imagined_weight
         kinds = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), batch.transition, imagined)
-        # Row by row, so that the place of a step among all does not depend on the devices.
+        # Row by row, so that the index of a step among all does not depend on the devices.
         kinds, weight = jax.tree.map(
             lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), (kinds, jnp.concatenate(weights))
         )
@@ -126,7 +126,7 @@ def with_model(
 
 @struct.dataclass
 class PlanningState:
-    """Parameters of the model that is planned in, and its optimiser."""
+    """Parameters of the model used for planning, and its optimiser state."""
 
     params: Params
     opt_state: optax.OptState
@@ -142,9 +142,9 @@ def make_model_learner(
     """Makes the learner of a model of single steps, over `Sample` batches.
 
     Args:
-        dynamics: the model.
+        dynamics: model that is trained.
         optimizer: an optax transformation.
-        num_updates: of the whole run; nothing asks for it.
+        num_updates: number of updates of the whole run; not used.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -157,8 +157,8 @@ def make_model_learner(
         Chua et al. (2018), Deep reinforcement learning in a handful of trials using probabilistic dynamics models,
         algorithm 1.
 
-    Deviation: a step for each of some batches after every rollout, in place of fits from time to time; all members
-        learn from the same batches, so that they differ by their initial parameters only; ends are foretold, too.
+    Deviation: one step for each of a few batches after every rollout, instead of occasional fits; all members learn
+        from the same batches, so that they differ only by their initial parameters; ends are predicted, too.
     """
 
     def init(key: Array, start: PlanningState | Params | None = None) -> PlanningState:
@@ -187,17 +187,17 @@ def make_agent(
     normalize_observations: bool = True,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent that plans in the model of the world that it learns.
+    """Assembles an agent that plans in a model of the world that it learns.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space, *, dynamics) -> Policy` that plans.
         value: `(observation_space, action_space) -> Dynamics`.
         normalize_observations: see `replay_agent`.
-        **options: of `make_model_learner` and of `replay_agent`.
+        **options: further arguments of `make_model_learner` and of `replay_agent`.
 
     Raises:
-        ValueError: `value` is no model of the world.
+        ValueError: `value` is not a model of the world.
     """
     spaces = environment.observation_space, environment.action_space
     dynamics = value(*spaces)
@@ -211,7 +211,7 @@ def make_agent(
 
 
 def model_loss(model: Params, dynamics: Dynamics, batch: Sample) -> Array:
-    """Computes the mean loss of all members on a sample of single steps, by weight."""
+    """Computes the weighted mean loss of all members on a sample of single steps."""
     transition = jax.tree.map(lambda leaf: leaf[0], batch.transition)
     predicted = dynamics.apply(model, transition.observation, transition.action)
     change = transition.next_observation - transition.observation
@@ -231,11 +231,11 @@ def imagine(
     horizon: int,
     axis_name: str | None = None,
 ) -> tuple[Transition, Array]:
-    """Lets the policy act in the model, every step of every row in a member drawn anew.
+    """Lets the policy act in the model, with a new random member for every step of every row.
 
     Returns:
-        Steps `[horizon, B, ...]` with the leaves of the sample's, and 1 where the episode went on until then, else 0,
-        float32 `[horizon, B]`.
+        Steps `[horizon, B, ...]` with the leaves of the sample's steps, and 1 if the episode continued until then, else
+        0, float32 `[horizon, B]`.
     """
     start = jax.tree.map(lambda leaf: leaf[0], batch.transition)
     rows = start.reward.shape[0]

@@ -1,4 +1,4 @@
-"""MEEE (Yao et al., 2021): exploration where models disagree, and imagined steps that count less there."""
+"""MEEE (Yao et al., 2021): explores where models disagree, and gives imagined steps less weight there."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,24 +19,24 @@ from jaxagents.types import Agent, Array, Box, Carry, Environment, Learner, Metr
 from jaxagents.values.dynamics import Prediction, make_dynamics
 from jaxagents.values.q_function import TwinQ
 
-_SURE = 1e-4  # Scale of a distribution that gives one action.
+_SURE = 1e-4  # Scale of a distribution that always gives the same action.
 
 
 def disagreement(prediction: Prediction) -> Array:
-    """Computes `u = mean_d std_e mean[e, d]`, of leaves `[E, ...]` of E members, float32 `[...]`.
+    """Computes `u = mean_d std_e mean[e, d]` for leaves `[E, ...]` of E members, float32 `[...]`.
 
     References:
-        Yao et al. (2021), equation 5; their code takes the reward as one of the D + 1 numbers, too.
+        Yao et al. (2021), equation 5; their code includes the reward as one of the D + 1 numbers, too.
     """
     return jnp.mean(jnp.std(prediction.mean, axis=0), axis=-1)
 
 
 def disagreement_weight(prediction: Prediction, *, temperature: float = 20.0) -> Array:
-    """Computes `2 sigmoid(-temperature u)`: 1 where all members of an ensemble agree, towards 0 where they do not.
+    """Computes `2 sigmoid(-temperature u)`: 1 if all members of an ensemble agree, near 0 if they do not.
 
     Args:
-        prediction: of the ensemble, leaves `[E, ...]`.
-        temperature: T, per unit of `disagreement`; 0 weighs all alike.
+        prediction: prediction of the ensemble, leaves `[E, ...]`.
+        temperature: T, per unit of `disagreement`; 0 gives equal weights.
 
     Returns:
         float32 `[...]`.
@@ -44,13 +44,13 @@ def disagreement_weight(prediction: Prediction, *, temperature: float = 20.0) ->
     References:
         Yao et al. (2021), "Sample Efficient Reinforcement Learning via Model-Ensemble Exploration and Exploitation".
 
-    Deviation: the paper writes `sigmoid(-T u) + 0.5`, which never falls below a half; this is what the code does.
+    Deviation: the paper writes `sigmoid(-T u) + 0.5`, which never falls below 0.5; this is what its code computes.
     """
     return 2.0 * jax.nn.sigmoid(-temperature * disagreement(prediction))
 
 
 def most_optimistic(value: Array, prediction: Prediction, *, scale: float) -> Array:
-    """Returns `argmax_k min_i Q_i(s, a_k) + scale u(s, a_k)`, int32 `[...]`, of values `[I, ..., K]`."""
+    """Returns `argmax_k min_i Q_i(s, a_k) + scale u(s, a_k)`, int32 `[...]`, for values `[I, ..., K]`."""
     return jnp.argmax(jnp.min(value, axis=0) + scale * disagreement(prediction), axis=-1)
 
 
@@ -67,23 +67,23 @@ def make_optimistic_policy(
     noise_scale: float = 0.7,
     scale: float = 1.0,
 ) -> Policy:
-    """Makes the policy that, in some steps, does the best of several actions by value and disagreement.
+    """Makes a policy that, in some steps, takes the best of several actions by value and disagreement.
 
-    The candidates are an action of the policy and copies of it with noise. Without noise, as in evaluations, it is the
-    policy.
+    The candidates are an action of the policy and noisy copies of it. Without noise, as in evaluations, it equals the
+    original policy.
 
     Args:
-        policy: feed-forward, of the same spaces.
-        twin_q: the critics.
+        policy: feed-forward policy for the same spaces.
+        twin_q: critics.
         observation_space: see `make_dynamics`.
         action_space: see `make_dynamics`.
-        encoder: of the model, see `make_dynamics`.
-        num_members: of the model, see `make_dynamics`.
-        share: of the steps, drawn one by one. Paper: every 50th step.
-        num_candidates: K. Paper: 20.
-        noise_scale: of the noise, in units of half the range of an action. Paper: a variance of a quarter of the range,
-            which is 0.7 for actions in [-1, 1].
-        scale: lambda, of the disagreement beside the value. Paper: 1.
+        encoder: encoder of the model, see `make_dynamics`.
+        num_members: number of members of the model, see `make_dynamics`.
+        share: share of such steps, drawn independently. Paper: every 50th step.
+        num_candidates: K, number of candidates. Paper: 20.
+        noise_scale: scale of the noise, in units of half the range of an action. Paper: a variance of a quarter of the
+            range, which is 0.7 for actions in [-1, 1].
+        scale: lambda, weight of the disagreement relative to the value. Paper: 1.
 
     Returns:
         The policy, with parameters `{"policy", "critic", "model"}`.
@@ -132,7 +132,7 @@ def make_optimistic_policy(
 
 @struct.dataclass
 class OptimisticState:
-    """State of a learner with a model, whose critics and model act, too."""
+    """State of a learner with a model, whose critics and model also act."""
 
     inner: ModelState
 
@@ -143,10 +143,10 @@ class OptimisticState:
 
 
 def act_with_model(learner: Learner) -> Learner:
-    """Makes a learner whose critics and model act, too.
+    """Makes a learner whose critics and model also act.
 
     Args:
-        learner: of `mbpo.with_model` around SAC.
+        learner: `mbpo.with_model` around a learner of SAC.
 
     Returns:
         The learner, with the parameters of `make_optimistic_policy`.
@@ -175,11 +175,11 @@ def make_agent(
     """Assembles MEEE: MBPO whose imagined steps are weighted by how much the models agree.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         model: `mbpo.with_model` with its settings.
         temperature: see `disagreement_weight`.
         explore: `make_optimistic_policy` with its settings; None: the policy acts alone.
-        **options: of `sac.make_agent`.
+        **options: further arguments of `sac.make_agent`.
 
     Raises:
         ValueError: `temperature` is negative.

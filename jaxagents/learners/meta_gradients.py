@@ -1,4 +1,4 @@
-"""Meta-gradients (Xu et al., 2018): numbers of a learner that learn themselves through its updates."""
+"""Meta-gradients (Xu et al., 2018): hyper-parameters that are learned through a learner's own updates."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,12 +17,12 @@ from jaxagents.ops.advantages import generalized_advantage
 from jaxagents.policies.actor_critic import as_policy
 from jaxagents.types import ActorCritic, Agent, Array, Environment, Learner, Metrics, Params, PyTree, Rollout
 
-_EDGE = 1e-3  # How far from 0 and 1 numbers start, where a sigmoid still moves.
+_EDGE = 1e-3  # Least distance of initial numbers from 0 and 1, where a sigmoid has no slope.
 
 
 @struct.dataclass
 class MetaGradientState:
-    """State of the learner: that of the learner inside, logits of the numbers that learn, and their optimiser's."""
+    """State of the inner learner, logits of the learned hyper-parameters, and the state of their optimiser."""
 
     inner: Any
     logits: dict[str, Array]
@@ -30,7 +30,7 @@ class MetaGradientState:
 
     @property
     def params(self) -> Params:
-        """Returns the parameters of the learner inside."""
+        """Returns the parameters of the inner learner."""
         return self.inner.params
 
 
@@ -44,31 +44,32 @@ def with_meta_gradients(
 ) -> Learner:
     """Makes a learner some of whose hyper-parameters follow the gradient of an objective through its own update.
 
-    A rollout is two: with numbers `eta = sigmoid(x)`, the learner goes from theta to `theta'(eta)` by the earlier half;
-    then x follows `-d objective(theta'(eta), later half) / dx`, and the learner learns from the later half with the new
-    numbers.
+    A rollout is split in two: with numbers `eta = sigmoid(x)`, the learner goes from theta to `theta'(eta)` on the
+    earlier half; then x follows `-d objective(theta'(eta), later half) / dx`, and the learner learns from the later
+    half with the new numbers.
 
     Args:
-        learner: of rollouts; its hyper-parameters are arrays of its state. Its update is differentiated: Adam needs an
-            `eps_root`, for the root of zero has no slope, and what stops gradients, such as usual losses of values at
-            their targets, hides what a number does.
-        objective: `(params, rollout) -> float []`, what the numbers are for, such as `policy_gradient_objective`.
-        optimizer: of the logits x.
-        learned: names of hyper-parameters in [0, 1] without schedules; those at 0 or 1 start 0.001 inside.
+        learner: learner for rollouts; its hyper-parameters are arrays in its state. Its update is differentiated: Adam
+            needs an `eps_root`, because the square root has no finite slope at zero, and stopped gradients, such as
+            those of the targets in usual value losses, hide the effect of a number.
+        objective: `(params, rollout) -> float []`, objective of the learned numbers, such as
+            `policy_gradient_objective`.
+        optimizer: optimiser of the logits x.
+        learned: names of hyper-parameters in [0, 1] without schedules; those at 0 or 1 start 0.001 inside the interval.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner. Metrics are those of the later half, every learned number, and `meta_objective`.
 
     Raises:
-        ValueError: nothing shall learn, or the learner has no such number; when an update is traced, the steps of a
-            rollout are odd.
+        ValueError: no number is to be learned, or the learner has no such number; when an update is traced, the number
+            of steps of a rollout is odd.
 
     References:
         Xu, van Hasselt and Silver (2018), Meta-gradient reinforcement learning, equations 3 to 8.
 
     Deviation: the validation sample is the later half of the same rollout; the derivative is exact for one update, and
-        does not go on through those before it.
+        does not extend through earlier updates.
     """
     if not learned:
         raise ValueError("`learned` must name a hyper-parameter, got none; try [discount, trace_decay].")
@@ -116,7 +117,7 @@ def halves(rollout: Rollout) -> tuple[Rollout, Rollout]:
     """Returns the earlier and the later half of the steps of a rollout.
 
     Raises:
-        ValueError: the steps are odd.
+        ValueError: the number of steps is odd.
     """
     num_steps = rollout.transition.terminated.shape[0]
     if num_steps % 2:
@@ -127,7 +128,7 @@ def halves(rollout: Rollout) -> tuple[Rollout, Rollout]:
         def cut(tree: PyTree, length: int) -> PyTree:
             return jax.tree.map(lambda leaf: leaf[start : start + length], tree)
 
-        # A carry before every step, and one after the last.
+        # There is a carry before every step, and one after the last.
         return Rollout(transition=cut(rollout.transition, middle), carry=cut(rollout.carry, middle + 1))
 
     return part(0), part(middle)
@@ -136,12 +137,12 @@ def halves(rollout: Rollout) -> tuple[Rollout, Rollout]:
 def policy_gradient_objective(
     actor_critic: ActorCritic, params: Params, rollout: Rollout, *, discount: float = 0.99, trace_decay: float = 1.0
 ) -> Array:
-    """Computes `-mean(A log pi(a | s))` of a rollout, with advantages by fixed numbers, through which nothing flows.
+    """Computes `-mean(A log pi(a | s))` for a rollout; advantages use fixed numbers and pass no gradient.
 
     References:
         Xu, van Hasselt and Silver (2018), Meta-gradient reinforcement learning, equations 7 and 10.
 
-    Deviation: without the losses of value and entropy, which numbers could please without acting better.
+    Deviation: there are no losses of value and entropy, which the numbers could reduce without better actions.
     """
     distribution, value, next_value = values_of(actor_critic, params, rollout)
     transition = rollout.transition
@@ -153,7 +154,7 @@ def policy_gradient_objective(
 
 
 def open_squared_loss(value: Array, old_value: Array, target: Array) -> Array:
-    """Computes `0.5 (value - target)^2` per element, with gradients to the target: numbers that made it learn by it."""
+    """Computes `0.5 (value - target)^2` per element, with gradients to the target, so that numbers learn through it."""
     del old_value
     return 0.5 * jnp.square(value - target)
 
@@ -173,15 +174,15 @@ def make_agent(
     """Assembles PPO that learns some of its hyper-parameters.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        meta_optimizer: `(updates of the whole run) -> optax.GradientTransformation`, of the hyper-parameters.
+        meta_optimizer: `(updates of the whole run) -> optax.GradientTransformation` for the hyper-parameters.
         learned: see `with_meta_gradients`.
         outer_discount: see `policy_gradient_objective`.
         outer_trace_decay: see `policy_gradient_objective`.
         axis_name: see `make_ppo`.
-        **options: of `make_ppo`.
+        **options: further arguments of `make_ppo`.
     """
     check_fractions(outer_discount=outer_discount, outer_trace_decay=outer_trace_decay)
     actor_critic = policy(environment.observation_space, environment.action_space)
@@ -198,7 +199,7 @@ def make_agent(
             learner, objective, meta_optimizer(num_updates), learned=tuple(learned), axis_name=axis_name
         )
 
-    jax.eval_shape(make_learner(1).init, jax.random.key(0))  # Refuses settings before anything is compiled.
+    jax.eval_shape(make_learner(1).init, jax.random.key(0))  # Refuses invalid settings before anything is compiled.
     return Agent(policy=as_policy(actor_critic), make_learner=lambda collector, num_updates: make_learner(num_updates))
 
 

@@ -1,4 +1,4 @@
-"""Scores and gradients of the tokens of episodes in pieces that fit: empty rows are skipped, empty turns cut off."""
+"""Scores and gradients of episodes' tokens in pieces that fit into memory, without empty rows and empty turns."""
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -15,18 +15,18 @@ _OfRows = Callable[[PyTree, int], PyTree]
 
 
 class Microbatches(NamedTuple):
-    """How rows are worked on.
+    """How rows are processed.
 
-    Rows are sorted by their number of turns; empty ones come last and are never looked at, and a microbatch of rows
-    that ended early needs but a quarter, half or three quarters of the turns. `function(rows [n, ...], turns)` gets one
-    microbatch and how many turns of its rows it is to look at; `num_turns` int32 `[N]` is how many turns of a row took
-    place; leaves of `rows` are `[N, ...]`.
+    Rows are sorted by their number of turns; empty rows come last and are never processed, and a microbatch of rows
+    that ended early needs only a quarter, half or three quarters of the turns. `function(rows [n, ...], turns)` gets
+    one microbatch and the number of turns of its rows to process; `num_turns` int32 `[N]` is the number of turns that
+    took place in each row; leaves of `rows` are `[N, ...]`.
 
     Attributes:
-        total: `(function, rows, num_turns) -> pytree`, the sum of what the function returns; it must return zero for
-            rows of zeros.
-        each: `(function, rows, num_turns) -> pytree`, leaves `[N, t, ...]`, of what the function returns for every row,
-            `[n, turns, ...]`; zero where a row is empty or cut off.
+        total: `(function, rows, num_turns) -> pytree`, the sum of the function's results; the function must return zero
+            for rows of zeros.
+        each: `(function, rows, num_turns) -> pytree`, leaves `[N, t, ...]`, the function's results for every row, `[n,
+            turns, ...]`; zero for empty rows and turns that were not processed.
     """
 
     total: Callable[[_OfRows, PyTree, Array], PyTree]
@@ -37,8 +37,8 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
     """Makes microbatches of the rows of episodes.
 
     Args:
-        layout: of the episodes.
-        microbatch_tokens: about how many tokens a microbatch holds.
+        layout: layout of the episodes.
+        microbatch_tokens: approximate number of tokens in a microbatch.
 
     Returns:
         The functions.
@@ -57,7 +57,7 @@ def make_microbatches(layout: Layout, *, microbatch_tokens: int = 4096) -> Micro
         num_rows = num_turns.shape[0]
         size = _size(num_rows)
         order = jnp.argsort(-num_turns)
-        order = jnp.where(num_turns[order] > 0, order, num_rows)  # Out of range: read as zeros, written nowhere.
+        order = jnp.where(num_turns[order] > 0, order, num_rows)  # Out of range: read as zeros, not written.
         order = jnp.pad(order, (0, -num_rows % size), constant_values=num_rows)
 
         def branch(turns: int) -> Callable[[tuple], PyTree]:
@@ -113,15 +113,15 @@ def score_episodes(
     fields: Collection[str],
     temperature: float | None = None,
 ) -> TokenStatistics:
-    """Computes statistics of all tokens that were sampled.
+    """Computes statistics of all sampled tokens.
 
     Args:
-        model: scores.
-        microbatches: of the layout of the episodes.
-        params: of the model.
+        model: language model that scores the tokens.
+        microbatches: microbatches of the layout of the episodes.
+        params: parameters of the model.
         episode: B episodes.
-        fields: what is computed, see `policies.contexts.score_tokens`; nothing costs nothing.
-        temperature: divides the logits; None is 1.
+        fields: names of the statistics to compute, see `policies.contexts.score_tokens`; an empty set costs nothing.
+        temperature: number by which the logits are divided; None is 1.
 
     Returns:
         The statistics, `[B, T, S]`, without gradient.
@@ -139,18 +139,18 @@ def score_episodes(
 def weighted_gradient(
     model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode, field: str, weight: Array
 ) -> PyTree:
-    """Computes the gradient of `sum(weight * field)` over the tokens of episodes, a microbatch at a time.
+    """Computes the gradient of `sum(weight * field)` over the tokens of episodes, one microbatch at a time.
 
     Args:
-        model: scores.
-        microbatches: of the layout of the episodes.
-        params: of the model.
+        model: language model that scores the tokens.
+        microbatches: microbatches of the layout of the episodes.
+        params: parameters of the model.
         episode: B episodes.
-        field: of `TokenStatistics`.
+        field: name of a field of `TokenStatistics`.
         weight: `[B, T, S]`.
 
     Returns:
-        As `params`.
+        A pytree like `params`.
     """
     layout = episode.layout
 

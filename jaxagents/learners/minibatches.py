@@ -1,4 +1,4 @@
-"""Passes of shuffled minibatches over a rollout, the same on any number of devices."""
+"""Passes over a rollout in shuffled minibatches, which are the same on any number of devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +15,9 @@ from jaxagents.types import Array, Params, PyTree, Rollout
 def block_size(num_sequences: int, num_envs: int, num_minibatches: int) -> int:
     """Returns how many consecutive items are shuffled among themselves.
 
-    Items are numbered `environment * num_sequences + sequence`. A block is the sequences of one environment where they
-    divide into the minibatches, else the items of as many environments as that takes. Every minibatch takes an equal
-    share of every block, so a device that owns whole blocks owns its share of every minibatch.
+    Items are numbered `environment * num_sequences + sequence`. A block is the sequences of one environment if they
+    divide into the minibatches, else the items of as many environments as needed. Every minibatch takes an equal share
+    of every block, so a device that has whole blocks has its share of every minibatch.
 
     Raises:
         ValueError: the items do not divide into the minibatches.
@@ -42,14 +42,14 @@ def block_size(num_sequences: int, num_envs: int, num_minibatches: int) -> int:
 def shuffled_minibatches(
     key: Array, num_items: int, block: int, *, num_epochs: int, num_minibatches: int, first_block: Array | int = 0
 ) -> Array:
-    """Draws item indices of every minibatch of every epoch; each epoch visits each item once.
+    """Draws item indices for every minibatch of every epoch; each epoch visits each item once.
 
     Args:
         key: random key, the same on every device.
-        num_items: items of this device, a multiple of `block`.
+        num_items: number of items of this device, a multiple of `block`.
         block: see `block_size`.
-        num_epochs: passes over the items.
-        num_minibatches: divides `block`.
+        num_epochs: number of passes over the items.
+        num_minibatches: number of minibatches, which divides `block`.
         first_block: global index of this device's first block.
 
     Returns:
@@ -80,11 +80,11 @@ def minibatches_of_device(
 
     Args:
         key: random key, the same on every device.
-        num_sequences: items of an environment.
-        num_envs: of this device.
-        num_epochs: passes over the items.
-        num_minibatches: of a pass.
-        axis_name: mapped axis over whose members the environments are spread.
+        num_sequences: number of items of an environment.
+        num_envs: number of environments of this device.
+        num_epochs: number of passes over the items.
+        num_minibatches: number of minibatches per pass.
+        axis_name: mapped axis over which the environments are spread.
 
     Returns:
         int32 `[num_epochs * num_minibatches, items of a minibatch]`.
@@ -102,8 +102,8 @@ def minibatches_of_device(
 def random_order(key: Array, num_items: int) -> Array:
     """Draws a permutation of `0 .. num_items - 1`, int32 `[num_items]`.
 
-    The item is packed below random high bits, so that one array is sorted instead of a pair: several times faster than
-    `argsort` on XLA:CPU. Equal random bits (chance below `num_items^3 / 2^32`) keep their order.
+    The item is packed below random high bits, so that one array is sorted instead of a pair, which is several times
+    faster than `argsort` on XLA:CPU. Equal random bits (probability below `num_items^3 / 2^32`) keep their order.
     """
     item_bits = max(num_items - 1, 1).bit_length()
     if item_bits > 16:
@@ -114,10 +114,10 @@ def random_order(key: Array, num_items: int) -> Array:
 
 
 def sequence_length_of(rollout: Rollout, sequence_length: int | None) -> int:
-    """Returns how many steps stay together: those asked for, or else 1 without memory, the whole rollout with it.
+    """Returns how many steps stay together: as requested, or else 1 without memory and the whole rollout with memory.
 
     Raises:
-        ValueError: it does not divide the steps of the rollout.
+        ValueError: the length does not divide the steps of the rollout.
     """
     num_steps = rollout.transition.terminated.shape[0]
     length = sequence_length or (num_steps if jax.tree.leaves(rollout.carry) else 1)
@@ -130,8 +130,8 @@ def to_sequences(batch: PyTree, length: int) -> PyTree:
     """Cuts `[T, B, ...]` into `[B * T / length, length, ...]`, item = environment * (T / length) + sequence.
 
     Args:
-        batch: a record with a field `carry`, before every step, of which the first of a sequence stays.
-        length: divides T.
+        batch: record with a field `carry`, given before every step, of which the first of a sequence is kept.
+        length: length of a sequence, which divides T.
     """
 
     def cut(leaf: Array) -> Array:
@@ -155,22 +155,22 @@ def update_in_minibatches(
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> tuple[Params, optax.OptState, dict[str, Array], PyTree]:
-    """Takes an optimiser step for every minibatch.
+    """Takes one optimiser step for every minibatch.
 
     Args:
         objective: `(params, minibatch) -> (loss, (metrics, summaries))`; leaves of the minibatch are `[S, n, ...]`.
         params: all parameters.
-        opt_state: of the optimiser.
+        opt_state: state of the optimiser.
         optimizer: an optax transformation.
-        sequences: of `to_sequences`.
+        sequences: sequences from `to_sequences`.
         indices: int32 `[minibatches, n]`, see `minibatches_of_device`.
-        stop: says by the metrics of a minibatch that neither it nor those after it count, but for schedules; None
-            never does.
-        trainable: see `apply_updates`.
+        stop: predicate on the metrics of a minibatch; from the first true one on, minibatches only advance schedules.
+            None: never stops.
+        trainable: parameters that are trained, see `apply_updates`.
         axis_name: mapped device axis to average gradients and metrics over.
 
     Returns:
-        Parameters, optimiser state, means of the metrics, and sums of the summaries of this device.
+        Parameters, optimiser state, means of the metrics, and this device's sums of the summaries.
     """
 
     def step(carry: tuple[Params, optax.OptState, Array], index: Array) -> tuple[Any, Any]:
@@ -185,7 +185,7 @@ def update_in_minibatches(
             stopped = stopped | stop(metrics)
             new = take_if(~stopped, new, [params, opt_state])
             metrics["stopped"] = stopped.astype(jnp.float32)
-        shapes.append(jax.eval_shape(lambda: metrics))  # What `unpack` reads below.
+        shapes.append(jax.eval_shape(lambda: metrics))  # `unpack` reads these below.
         return (*new, stopped), (pack(metrics), summary)
 
     shapes: list[PyTree] = []

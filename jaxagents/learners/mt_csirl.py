@@ -1,4 +1,4 @@
-"""MT-CSIRL (Glazer et al., 2024): one reward behind the demonstrations of several tasks, beside those of the tasks."""
+"""MT-CSIRL (Glazer et al., 2024): a common reward behind demonstrations of several tasks, beside the task rewards."""
 
 from collections.abc import Sequence
 
@@ -18,23 +18,23 @@ def make_common_reward(
 ) -> Discriminator:
     """Makes the discriminator `f(s, a) - log pi(a | s)`, whose f does not see the task.
 
-    What marks a task is of no use to f then, which has to explain the demonstrations of all.
+    Task-specific parts of the observation then cannot help f, which has to explain the demonstrations of all tasks.
 
     Args:
-        observation_space: a vector.
-        action_space: discrete, or a bounded vector.
-        encoder: of f, see `make_discriminator`.
-        observed: indices of the observation that say nothing of the task; None: all of it.
+        observation_space: space of a vector.
+        action_space: discrete space, or that of a bounded vector.
+        encoder: encoder of f, see `make_discriminator`.
+        observed: indices of the observation that do not reveal the task; None: all.
 
     Returns:
-        The function, of f alone where it is given no log-probability.
+        The discriminator; without a log-probability it returns f alone.
 
     Raises:
-        ValueError: see `make_discriminator`; or an index that is not there.
+        ValueError: see `make_discriminator`; or an index is out of range.
 
     References:
         Glazer, Navon, Shamsian and Fetaya (2024), Multi Task Inverse Reinforcement Learning for Common Sense Reward;
-        Fu, Luo and Levine (2018), equation 1 of the form of the discriminator.
+        Fu, Luo and Levine (2018), equation 1, for the form of the discriminator.
     """
     size = observation_space.shape[0] if isinstance(observation_space, Box) and observation_space.shape else 0
     seen = range(size) if observed is None else observed
@@ -51,13 +51,13 @@ def make_common_reward(
 
 
 def task_and_common(discriminator: Discriminator, params: Params, transition: Transition, *, scale: float) -> Array:
-    """Computes `r_task + scale f(s, a)`, of all steps.
+    """Computes `r_task + scale f(s, a)` for all steps.
 
     Args:
-        discriminator: of `make_common_reward`.
-        params: of it.
+        discriminator: discriminator from `make_common_reward`.
+        params: parameters of the discriminator.
         transition: leaves `[T, B, ...]`, with the rewards of the world.
-        scale: c.
+        scale: c, weight of the common reward.
 
     Returns:
         `[T, B]`.

@@ -28,10 +28,10 @@ class MuZeroState:
     """State of the learner.
 
     Attributes:
-        params: of the model.
-        target_params: their moving average, which values the ends of sequences.
-        opt_state: of the optimiser.
-        settings: numbers.
+        params: parameters of the model.
+        target_params: moving average of the parameters, which gives values at the ends of sequences.
+        opt_state: state of the optimiser.
+        settings: hyper-parameters that can change.
     """
 
     params: Params
@@ -54,40 +54,39 @@ def make_muzero(
 ) -> Learner:
     """Makes MuZero over `Sample`s of what `search.self_play` collected.
 
-    From the first observation of a sequence, the model takes the K actions that were taken. Minimises
-    `l_0 + (l_1 + ... + l_K) / K` with `l_k = -sum_a w_k(a) log p_k(a) + value_coefficient (v_k - h(G_k))^2 / 2 +
-    (r_k - h(reward_k))^2 / 2`, of the improved policies w of the searches, the lambda-returns G, and `h` of
-    `losses.q.rescale`. Between an unrolled step and the next one, gradients are halved. After a terminal step, rewards
-    and values are zero and there is no policy to learn; nothing is learned beyond a truncation. Numbers may be
-    schedules.
+    From the first observation of a sequence, the model is unrolled with the K actions that were taken. Minimises `l_0 +
+    (l_1 + ... + l_K) / K` with `l_k = -sum_a w_k(a) log p_k(a) + value_coefficient (v_k - h(G_k))^2 / 2 + (r_k -
+    h(reward_k))^2 / 2`, with the improved policies w of the searches, the lambda-returns G, and `h` of
+    `losses.q.rescale`. Between two unrolled steps, gradients are halved. After a terminal step, rewards and values are
+    zero and there is no policy to learn; nothing is learned after a truncation. Numbers may be schedules.
 
     Args:
-        model: says rewards and values as `h` of them.
+        model: model that predicts `h` of rewards and values.
         optimizer: an optax transformation.
-        num_unroll: K; sequences are longer. Paper: 5.
+        num_unroll: K, number of unrolled steps; sequences are longer. Paper: 5.
         discount: gamma in [0, 1], per step.
         trace_decay: lambda of the returns.
         value_coefficient: weight of the values' loss. Paper: 0.25 with replay.
-        target_update_rate: share by which the targets' parameters move per update, in [0, 1].
-        num_updates: of the whole run, for schedules.
+        target_update_rate: fraction by which the target parameters move per update, in [0, 1].
+        num_updates: number of updates of the whole run, for schedules.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner; wrap it in `with_replay`. `metrics["priority"]` is `|v_0 - h(G_0)|`, float32 `[B]`.
 
     Raises:
-        ValueError: a number is out of its range; when an update is traced, sequences are too short, there are no
-            searches in them, or both players of a game are.
+        ValueError: a number is out of its range; when an update is traced, sequences are too short, they contain no
+            searches, or they contain both players of a game.
 
     References:
         Schrittwieser et al. (2020), Mastering Atari, Go, chess and shogi by planning with a learned model, equation 1,
-        appendix G and `update_weights` of the pseudocode; for continuous actions, of which a are those that searches
-        sampled, Hubert et al. (2021), Learning and planning in complex action spaces.
+        appendix G and `update_weights` of the pseudocode; for continuous actions, where a ranges over the actions that
+        searches sampled, Hubert et al. (2021), Learning and planning in complex action spaces.
 
-    Deviation: gradients to the latent of the first observation are whole, as in the pseudocode; the text of appendix G,
-        and Stoix, systems/search/ff_mz.py, halve those of its first step, too.
+    Deviation: gradients to the latent of the first observation are not halved, as in the pseudocode; the text of
+        appendix G, and Stoix, systems/search/ff_mz.py, also halve those of its first step.
     Deviation: values and rewards are regressed, not classified into bins; returns bootstrap from a moving average of
-        the network, not from the searches of the time, and by lambda rather than after n steps.
+        the network, not from the values of the searches, and with lambda instead of after n steps.
     """
     check_counts(num_unroll=num_unroll)
     fractions = {"discount": discount, "trace_decay": trace_decay, "target_update_rate": target_update_rate}
@@ -99,7 +98,7 @@ def make_muzero(
         is_state, opt_state = isinstance(start, MuZeroState), optimizer.init(params)
         return MuZeroState(
             params=params,
-            # A copy, because a donated state must not hold one buffer twice.
+            # A copy, because a donated state must not contain the same buffer twice.
             target_params=start.target_params if is_state else jax.tree.map(jnp.copy, params),
             opt_state=carry_over(opt_state, start.opt_state) if is_state else opt_state,
             settings=settings.init(num_updates),
@@ -129,12 +128,12 @@ def make_agent(environment: Environment, *, policy: Callable[..., LatentModel], 
     """Assembles MuZero for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> LatentModel`.
-        **options: of `make_muzero` and of `replay_agent`.
+        **options: further arguments of `make_muzero` and of `replay_agent`.
 
     Raises:
-        ValueError: the policy is no latent model, or see `make_muzero`.
+        ValueError: the policy is not a latent model, or see `make_muzero`.
     """
     model = policy(environment.observation_space, environment.action_space)
     if not isinstance(model, LatentModel):
@@ -145,7 +144,7 @@ def make_agent(environment: Environment, *, policy: Callable[..., LatentModel], 
 
 
 def in_units_of_rewards(model: LatentModel) -> LatentModel:
-    """Makes a model that says rewards and values themselves, of one that says `h` of them: searches add them up."""
+    """Makes a model that predicts rewards and values from one that predicts `h` of them, because searches add them."""
 
     def step(params: Params, latent: Array, action: Array) -> tuple[Array, Array]:
         latent, reward = model.step(params, latent, action)
@@ -161,19 +160,19 @@ def in_units_of_rewards(model: LatentModel) -> LatentModel:
 def _targets(
     model: LatentModel, params: Params, batch: Sample, discount: Array, trace_decay: Array
 ) -> tuple[Array, ...]:
-    """Returns `h` of returns and rewards, zero after the end, and what is learned from at all, float32 `[n, B]`."""
+    """Returns `h` of returns and rewards, zero after the end, and which steps are learned from, float32 `[n, B]`."""
     transition = batch.transition
     _, next_value = model.predict(params, model.represent(params, transition.next_observation))
     ends = transition.terminated, transition.truncated
     returns = lambda_returns(transition.reward, *ends, unscale(next_value), discount=discount, trace_decay=trace_decay)
 
     def before(ended: Array) -> Array:
-        """Says where no earlier step of the sequence has ended."""
+        """Returns whether no earlier step of the sequence has ended."""
         count = jnp.cumsum(ended, axis=0, dtype=jnp.int32)
         return count - ended == 0
 
     running = before(ends[0] | ends[1])
-    # Beyond a truncation nothing is known; beyond a terminal step, that nothing comes.
+    # After a truncation nothing is known; after a terminal step, everything is known to be zero.
     known = before(ends[1] & running)
     scaled = [jnp.where(running, rescale(value), 0.0) for value in (returns, transition.reward)]
     return jax.lax.stop_gradient((*scaled, jnp.stack([running, known]).astype(jnp.float32)))
@@ -201,7 +200,7 @@ def _loss(
     def step(latent: Array, index: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         latent, foreseen = model.step(params, latent, transition.action[index])
         policy_loss, value_loss, _ = judge(latent, index + 1)
-        # Of the gradient of the steps after this one, half comes back, so that all of them count alike.
+        # Half of the later steps' gradient is passed back, so that all steps have equal weight.
         onward = 0.5 * latent + 0.5 * jax.lax.stop_gradient(latent)
         return onward, (policy_loss, value_loss, known[index] * squared_loss(foreseen, reward[index]))
 

@@ -1,4 +1,4 @@
-"""Normalisation of observations and of rewards as combinators of learners."""
+"""Normalisation of observations and rewards, as combinators of learners."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from jaxagents.types import REPLICATED, Array, Learner, Metrics, Params, PyTree,
 
 @struct.dataclass
 class NormalizationState:
-    """State of a learner beside the statistics of the observations.
+    """State of a learner and the statistics of the observations.
 
     Attributes:
         inner: state of the learner.
-        statistics: of the raw observations of all batches so far.
+        statistics: statistics of the raw observations of all batches so far.
     """
 
     inner: Any
@@ -32,22 +32,22 @@ class NormalizationState:
 def normalize_observations(
     learner: Learner, observation_space: PyTree, *, clip: float = 10.0, axis_name: str | None = None
 ) -> Learner:
-    """Makes a learner see normalised observations.
+    """Makes a learner that sees normalised observations.
 
-    A batch is normalised with the statistics that its collector acted with; they take it in afterwards. Of teams, what
-    agents see after their death (`extras["agent_mask"]`) is left out.
+    A batch is normalised with the statistics with which its collector acted; afterwards they are updated with it. In
+    teams, observations of dead agents (`extras["agent_mask"]`) are left out.
 
     Args:
-        learner: of the policy without normalisation; its batches have a `transition`.
-        observation_space: of the raw observations; booleans and integers become float32.
-        clip: largest magnitude, in standard deviations; as that of the policy.
-        axis_name: mapped axis over whose members a batch is spread.
+        learner: learner of the policy without normalisation; its batches have a `transition`.
+        observation_space: observation space of the raw observations; booleans and integers become float32.
+        clip: largest magnitude, in standard deviations; the same as in the policy.
+        axis_name: mapped axis over which a batch is spread.
 
     Returns:
         The learner, with `state.params = {"params", "statistics"}`.
 
     Raises:
-        ValueError: if `clip` is not positive.
+        ValueError: `clip` is not positive.
     """
     if clip <= 0.0:
         raise ValueError(f"`clip` must be positive, got {clip}; try 10.")
@@ -76,12 +76,12 @@ def normalize_observations(
 
 @struct.dataclass
 class RewardScaleState:
-    """State of a learner beside what the scale of its rewards comes from.
+    """State of a learner and the statistics that scale its rewards.
 
     Attributes:
         inner: state of the learner.
-        returns: float32 `[B, ...]`, discounted sums of the rewards of every episode so far.
-        statistics: of all such sums.
+        returns: float32 `[B, ...]`, discounted sum of rewards so far in every running episode.
+        statistics: statistics of all such sums.
     """
 
     inner: Any
@@ -97,17 +97,17 @@ class RewardScaleState:
 def scale_rewards(
     learner: Learner, shape: tuple[int, ...], *, discount: float, clip: float = 10.0, axis_name: str | None = None
 ) -> Learner:
-    """Makes a learner see rewards in units of the standard deviation of returns so far.
+    """Makes a learner that sees rewards in units of the standard deviation of returns so far.
 
-    With `R_t = discount R_(t-1) + r_t` within an episode, rewards are `clip(r_t / std(R), -clip, clip)`. What a rollout
-    adds to the statistics counts for its own rewards, too; sums of the dead (`extras["agent_mask"]`) do not.
+    With `R_t = discount R_(t-1) + r_t` within an episode, rewards are `clip(r_t / std(R), -clip, clip)`. A rollout is
+    added to the statistics before its own rewards are scaled; sums of dead agents (`extras["agent_mask"]`) are not.
 
     Args:
-        learner: of `Rollout`s.
-        shape: of the rewards of a step, `[B]` or `[B, N]`, over all devices.
-        discount: in [0, 1].
+        learner: learner for `Rollout`s.
+        shape: shape of the rewards of a step, `[B]` or `[B, N]`, over all devices.
+        discount: discount in [0, 1].
         clip: largest magnitude of a scaled reward.
-        axis_name: mapped axis over whose members a rollout is split.
+        axis_name: mapped axis over which a rollout is split.
 
     Returns:
         The learner, which acts as before.
@@ -115,7 +115,7 @@ def scale_rewards(
     References:
         Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients", appendix A.2 (algorithm 1).
 
-    Deviation: the sums of an episode end with it, as in Gymnasium; in the code that they describe they go on.
+    Deviation: the sum of an episode ends with it, as in Gymnasium; in the code that the paper describes it continues.
     """
 
     def init(key: Array, start: RewardScaleState | Params | None = None) -> RewardScaleState:

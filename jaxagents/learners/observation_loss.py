@@ -1,5 +1,6 @@
-"""Policy gradients that count observation tokens as if the policy had sampled them: what masks of multi-turn learners
-keep out (AgentFly, Wang et al., 2025; Agent-R1, Cheng et al., 2025).
+"""Policy gradients that train observation tokens as if the policy had sampled them.
+
+The masks of multi-turn learners exclude them (AgentFly, Wang et al., 2025; Agent-R1, Cheng et al., 2025).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ from jaxagents.types import (
 
 
 def all_tokens(layout: Layout) -> Layout:
-    """Returns a layout of turns of the same size in which all tokens but the first may have been sampled."""
+    """Returns a layout with turns of the same size in which all tokens but the first count as sampled."""
     thought = layout.thought + layout.observation - (1 if layout.thought else 2)
     return layout._replace(observation=1, thought=thought)
 
@@ -37,14 +38,14 @@ def all_tokens(layout: Layout) -> Layout:
 def with_observation_loss(
     learner: Learner, policy: LanguagePolicy, *, weight: float = 1.0, microbatch_tokens: int = 4096
 ) -> Learner:
-    """Makes a learner that sees the tokens of observations as sampled by the policy that acted.
+    """Makes a learner that treats observation tokens as sampled by the policy that acted.
 
     Args:
-        learner: of `policy_gradient`, of the layout `all_tokens(policy.layout)`.
-        policy: acts; the first token of an observation, its mark, stays out.
-        weight: 0 keeps them out of the loss, too, and only lets credit see their values (`gae_every_token`); others
-            count as much as they are in the advantages.
-        microbatch_tokens: about how many tokens go through the model at once.
+        learner: learner of `policy_gradient`, of the layout `all_tokens(policy.layout)`.
+        policy: policy that acts; the first token of an observation, its mark, is left out.
+        weight: weight of observation tokens; 0 leaves them out of the loss, and only lets credit see their values
+            (`gae_every_token`); otherwise their advantages decide how much they count.
+        microbatch_tokens: approximate number of tokens per pass through the model.
 
     Returns:
         The learner.
@@ -82,19 +83,19 @@ def make_agent(
     microbatch_tokens: int = 4096,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent that learns the tokens of observations, too, as if it had sampled them.
+    """Assembles a policy-gradient agent that also trains observation tokens, as if it had sampled them.
 
     Args:
         environment: a text world.
         policy: `(environment) -> LanguagePolicy`.
-        observation_weight: of the advantages of observation tokens in the loss, beside 1 of what the policy sampled.
-            With 0 they are in no loss, but have values that `advantage=gae_every_token` reads.
+        observation_weight: weight of the advantages of observation tokens in the loss, relative to 1 for sampled
+            tokens. With 0, they are not in the loss, but have values, which `advantage=gae_every_token` reads.
         credits: see `policy_gradient.make_policy_gradient`.
-        microbatch_tokens: about how many tokens go through the model at once.
-        **options: of `policy_gradient.make_agent`.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        **options: further arguments of `policy_gradient.make_agent`.
 
     Raises:
-        ValueError: a negative weight.
+        ValueError: the weight is negative.
     """
     require_between("observation_weight", observation_weight, 0.0)
     actor = policy(environment)

@@ -1,4 +1,4 @@
-"""Actor-critics of continuous actions that learn from fixed data: TD3+BC, CQL, Cal-QL, IQL, AWAC as slots."""
+"""Actor-critics for continuous actions that learn from fixed data, with slots for TD3+BC, CQL, Cal-QL, IQL, AWAC."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,14 +39,14 @@ class OfflineState:
     """State of the learner.
 
     Attributes:
-        params: of the policy.
-        critic: of the twin critics.
-        value: of the state-value function; an empty pytree without one.
+        params: parameters of the policy.
+        critic: parameters of the twin critics.
+        value: parameters of the state-value function; an empty pytree without one.
         target_critic: moving average of the critics.
         target_params: moving average of the policy.
-        opt_states: one for each of `policy`, `critic` and `value`.
-        settings: numbers and slots.
-        num_updates: int32, updates done.
+        opt_states: optimiser states for each of `policy`, `critic` and `value`.
+        settings: hyper-parameters that can change, and slots.
+        num_updates: int32, number of updates so far.
     """
 
     params: Params
@@ -82,44 +82,45 @@ def make_offline_actor_critic(
 ) -> Learner:
     """Makes an actor-critic over `Sample` batches of a data set, or of replay.
 
-    One update descends, in this order: the value of states on `value_loss`, against the target critics at the data's
-    actions; the critics on `sum_i (Q_i - target)^2 / 2` and `critic_term`; the policy on `policy_loss`. Targets of the
-    critics ask the moving average of the policy. Numbers may be schedules, and every slot a `Stateful`.
+    One update minimises, in this order: `value_loss` for the state values, against the target critics for the actions
+    in the data; `sum_i (Q_i - target)^2 / 2` and `critic_term` for the critics; `policy_loss` for the policy. Targets
+    of the critics use the moving average of the policy. Numbers may be schedules, and every slot a `Stateful`.
 
     Args:
-        policy: feed-forward, with a reparameterised distribution.
-        twin_q: of the same spaces.
-        state_value: None where `target` and `policy_loss` do without.
+        policy: feed-forward policy with a reparameterised distribution.
+        twin_q: twin Q-function for the same spaces.
+        state_value: state-value function; None if `target` and `policy_loss` do not need one.
         policy_optimizer: an optax transformation.
-        value_optimizer: an optax transformation, of the critics and of the value of states.
-        action_space: a bounded box; actions of samples are those before their squashing.
+        value_optimizer: optax transformation for the critics and the state values.
+        action_space: bounded box; actions in samples are unsquashed.
         discount: gamma in [0, 1], per step.
-        target_update_rate: share by which targets move per update of the policy, in (0, 1].
+        target_update_rate: fraction by which targets move per update of the policy, in (0, 1].
         target: `(view: TargetView) -> [B]`.
         value_loss: `(value [B], q [B]) -> [B]`.
-        critic_term: `(view: SampledView) -> [B]`, added to the loss of the critics; null adds nothing.
+        critic_term: `(view: SampledView) -> [B]`, added to the loss of the critics; null: no term.
         policy_loss: `(view: ActorView) -> [B]`.
-        action: `(distribution, key) -> action` of one state, at which the policy is judged.
-        next_action: the same, of the successors, in the targets.
-        num_sampled: actions that `critic_term` is shown of each of the uniform distribution, the policy, and the policy
-            at the successor. CQL: 10.
-        policy_period: critics' updates for each of policy and targets; the policy's schedule counts all. TD3+BC: 2.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
+        action: `(distribution, key) -> action` for one state, with which the policy is evaluated.
+        next_action: the same for the successors, in the targets.
+        num_sampled: number of actions for `critic_term` from each of the uniform distribution, the policy, and the
+            policy at the successor. CQL: 10.
+        policy_period: number of critic updates per update of policy and targets; the policy's schedule counts all.
+            TD3+BC: 2.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner. `metrics["priority"]` is the mean of both `|error|`, float32 `[B]`.
 
     Raises:
-        ValueError: if a number is out of its range or the policy is recurrent.
+        ValueError: a number is out of its range, or the policy is recurrent.
 
     References:
         Fujimoto and Gu (2021), TD3+BC; Kumar et al. (2020), CQL; Nakamoto et al. (2023), Cal-QL; Kostrikov, Nair and
         Levine (2022), IQL; Nair et al. (2020), AWAC.
 
-    Deviation: targets of all of these ask a moving average of the policy, as in TD3; CORL's CQL asks the policy itself.
-    Deviation: the temperature of CQL is fixed, and its critics take their step before the policy; CORL learns it, steps
-        the policy first, and normalises observations (here an option).
+    Deviation: all targets use a moving average of the policy, as in TD3; CORL's CQL uses the policy itself.
+    Deviation: the temperature of CQL is fixed, and its critics are updated before the policy; CORL learns the
+        temperature, updates the policy first, and normalises observations (here an option).
     """
     check_counts(policy_period=policy_period, num_sampled=num_sampled)
     check_fractions(discount=discount, target_update_rate=target_update_rate)
@@ -156,13 +157,14 @@ def make_agent(
     """Assembles an offline actor-critic for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> Policy`.
         value: `(observation_space, action_space) -> TwinQ`.
-        state_value: `(observation_space) -> StateValue`; None where the slots do without.
+        state_value: `(observation_space) -> StateValue`; None if the slots do not need one.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        value_optimizer: as `policy_optimizer`.
-        **options: of `make_offline_actor_critic` and of `replay_agent`; a buffer is of a later stage that plays.
+        value_optimizer: see `policy_optimizer`.
+        **options: further arguments of `make_offline_actor_critic` and of `replay_agent`; a buffer is for a later stage
+            with environment interaction.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
@@ -188,7 +190,7 @@ def _init(parts: Parts, key: Array, start: OfflineState | Params | None = None) 
         params=params,
         critic=critic,
         value=value,
-        # Copies, because a donated state must not hold one buffer twice.
+        # Copies, because a donated state must not contain the same buffer twice.
         target_critic=jax.tree.map(jnp.copy, critic),
         target_params=jax.tree.map(jnp.copy, params),
         opt_states={name: optimizer.init(trained[name]) for name, optimizer in parts.optimizers.items()},

@@ -1,4 +1,4 @@
-"""Losses of actor-critics of fixed data with the slots of `learners.offline`."""
+"""Losses of actor-critics that learn from fixed data, with the slots of `learners.offline`."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from jaxagents.values.state_value import StateValue
 
 
 class Parts(NamedTuple):
-    """What the functions of an offline actor-critic share, static; see `learners.offline`."""
+    """Static functions that the losses of an offline actor-critic share; see `learners.offline`."""
 
     policy: Policy
     twin_q: TwinQ
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
 def value_loss_of(
     parts: Parts, bound: Mapping[str, Bound], state: Any, batch: Sample, value: Params
 ) -> tuple[Array, tuple[Metrics, PyTree]]:
-    """Computes the loss of the value of states; besides `(metrics, summaries)`."""
+    """Computes the loss of the state values, and `(metrics, summaries)`."""
     observation, action = first_step((batch.transition.observation, batch.transition.action))
     q = jnp.min(parts.twin_q.apply(state.target_critic, observation, action), axis=0)
     values = parts.state_value.apply(value, observation)
@@ -58,7 +58,7 @@ def critic_loss_of(
     batch: Sample,
     critic: Params,
 ) -> tuple[Array, tuple[Metrics, PyTree]]:
-    """Computes the loss of the critics; besides `(metrics, summaries)`, of which `priority` is `[B]`."""
+    """Computes the loss of the critics, and `(metrics, summaries)` with the metric `priority` of shape `[B]`."""
     transition = batch.transition
     reward, discount, index = n_step_transition(
         transition.reward, transition.terminated, transition.truncated, discount=discount
@@ -87,7 +87,7 @@ def critic_loss_of(
 def _sample(
     parts: Parts, params: Params, critic: Params, key: Array, observation: PyTree, next_observation: PyTree
 ) -> SampledView:
-    """Judges actions at the observation: uniform ones, the policy's, and those it takes at the successor."""
+    """Evaluates actions at the observation: uniform ones, the policy's, and those that it takes at the successor."""
     space, count, size = parts.action_space, parts.num_sampled, jax.tree.leaves(observation)[0].shape[0]
     uniform_key, *policy_keys = jax.random.split(key, 3)
     rows = sample_keys(uniform_key, size, parts.axis_name, count).reshape(count, size)
@@ -121,12 +121,12 @@ def policy_loss_of(
     batch: Sample,
     params: Params,
 ) -> tuple[Array, tuple[Metrics, PyTree]]:
-    """Computes the loss of the policy; besides `(metrics, summaries)`."""
+    """Computes the loss of the policy, and `(metrics, summaries)`."""
     observation, action = first_step((batch.transition.observation, batch.transition.action))
     distribution = distribution_of(parts.policy, params, observation)
     own_action, own_log_prob = choose_actions(parts.policy, bound["action"], parts.axis_name, params, key, observation)
     own_q = parts.twin_q.apply(critic, observation, own_action)
-    if parts.state_value is None:  # Both sides of the advantage are of the same critics: a common error cancels.
+    if parts.state_value is None:  # Both parts of the advantage come from the same critics: a common error cancels.
         judge, values = critic, jnp.min(own_q, axis=0)
     else:
         judge, values = state.target_critic, parts.state_value.apply(value, observation)

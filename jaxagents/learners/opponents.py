@@ -1,4 +1,4 @@
-"""A pool of former selves as a combinator of learners."""
+"""A pool of earlier versions of the policy as opponents, as a combinator of learners."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +14,12 @@ from jaxagents.types import Agent, Array, Collector, Environment, Learner, Metri
 
 @struct.dataclass
 class OpponentsState:
-    """State of a learner beside its opponents.
+    """State of a learner and its opponents.
 
     Attributes:
         inner: state of the learner.
-        pool: the opponents.
-        update: int32, updates done.
+        pool: pool of opponents.
+        update: int32, number of updates so far.
     """
 
     inner: Any
@@ -35,17 +35,17 @@ class OpponentsState:
 def with_opponents(
     learner: Learner, *, capacity: int = 16, add_every: int = 10, decay: float = 0.95, axis_name: str | None = None
 ) -> Learner:
-    """Makes a learner keep a pool of its former parameters, to be played against.
+    """Makes a learner that keeps a pool of its earlier parameters as opponents.
 
-    The pool begins with the first parameters; every `add_every` updates the learned ones are added. Games end with
-    their outcome as the reward of the last step, whose sign is the result.
+    The pool begins with the initial parameters; every `add_every` updates the current ones are added. A game ends with
+    its outcome as the reward of the last step, whose sign is the result.
 
     Args:
-        learner: of rollouts of `rollouts.opponents.make_opponents_collector`.
-        capacity: the most opponents; a further one takes the place of the oldest.
-        add_every: updates between additions.
-        decay: factor of the counts of earlier games per update, in [0, 1].
-        axis_name: mapped axis over whose members a batch is spread.
+        learner: learner for rollouts of `rollouts.opponents.make_opponents_collector`.
+        capacity: greatest number of opponents; a further one replaces the oldest.
+        add_every: number of updates between additions.
+        decay: factor for the counts of earlier games per update, in [0, 1].
+        axis_name: mapped axis over which a batch is spread.
 
     Returns:
         The learner; the collector acts with `{"params", "pool"}`. Metrics: those of the learner, `pool_size`, and the
@@ -102,14 +102,14 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent that plays against its former selves.
+    """Assembles an agent that plays against earlier versions of itself.
 
     Args:
         environment: a game of two players.
-        inner: `(environment, *, axis_name) -> Agent`, who learns; it may have a replay buffer.
+        inner: `(environment, *, axis_name) -> Agent`, which learns; it may have a replay buffer.
         capacity: see `with_opponents`.
         axis_name: see `with_opponents`.
-        **options: of `with_opponents`.
+        **options: further arguments of `with_opponents`.
     """
 
     def change(learner: Learner, *_: Any) -> Learner:

@@ -1,4 +1,4 @@
-"""Steps of optimisers, and optimisers whose numbers are arrays in their state: another number is the same program."""
+"""Optimiser steps, and optimisers whose hyper-parameters are arrays in their state, to avoid compiling again."""
 
 import inspect
 import math
@@ -22,12 +22,12 @@ _SCHEDULES = (optax.ScaleByScheduleState, ScheduleState)
 
 
 def init_optimizer(optimizer: optax.GradientTransformation, params: Params, trainable: Trainable = None) -> PyTree:
-    """Returns the first state of an optimiser; frozen parameters take no room in it.
+    """Returns the initial state of an optimiser, without memory for frozen parameters.
 
     Args:
         optimizer: an optax transformation.
-        params: all of them.
-        trainable: see `apply_updates`.
+        params: all parameters.
+        trainable: parameters that are trained, see `apply_updates`.
     """
     return optimizer.init(_without_frozen(params, _flags(params, trainable)))
 
@@ -41,22 +41,22 @@ def apply_updates(
     axis_name: str | None = None,
     trainable: Trainable = None,
 ) -> tuple[Params, optax.OptState, Array]:
-    """Takes one step of an optimiser: `params + optimizer(mean over devices of grads)`.
+    """Takes one optimiser step: `params + optimizer(mean over devices of grads)`.
 
     Args:
-        grads: of the loss, like `params`, of this device.
-        params: all of them.
-        opt_state: of `init_optimizer` with the same `trainable`.
-        optimizer: an optax transformation, clipping and schedule included.
+        grads: gradients of the loss, like `params`, of this device.
+        params: all parameters.
+        opt_state: optimiser state from `init_optimizer` with the same `trainable`.
+        optimizer: optax transformation, including clipping and schedule.
         axis_name: mapped device axis to average gradients over.
-        trainable: prefix pytree of bool, or `(params) -> ` one, see `matching`: what is False stays as it is, weight
-            decay included, and does not count in the norm. None lets everything learn.
+        trainable: prefix pytree of bool, or a function `(params) -> ` of one, see `matching`: parameters with False do
+            not change, not even by weight decay, and do not count in the norm. None: everything is trained.
 
     Returns:
         `(params, opt_state, gradient_norm)`; the norm is that of the mean gradient before clipping.
 
     Raises:
-        ValueError: `trainable` is no prefix of the parameters.
+        ValueError: `trainable` is not a prefix of the parameters.
     """
     flags = _flags(params, trainable)
     grads, learned = _without_frozen(grads, flags), _without_frozen(params, flags)
@@ -66,16 +66,16 @@ def apply_updates(
     learned = optax.apply_updates(learned, updates)
     if flags is not None:
         learned = jax.tree.map(lambda flag, old, new: new if flag else old, flags, params, learned)
-    if getattr(optimizer, "flat", False):  # The vector that clipping reads as well: one sum, not one for every array.
+    if getattr(optimizer, "flat", False):  # Clipping reads this vector, too: one sum for all arrays.
         grads = jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(grads)])
     return learned, opt_state, optax.global_norm(grads)
 
 
 class Rated(optax.GradientTransformationExtraArgs):
-    """An optimiser that knows its learning rate.
+    """An optimiser that exposes its learning rate.
 
     Attributes:
-        rate: `(opt_state) -> float32`, of the next step, schedule included.
+        rate: `(opt_state) -> float32`, learning rate of the next step, including the schedule.
         flat: whether it works on one vector of all parameters.
     """
 
@@ -88,26 +88,26 @@ def learning_rate_of(optimizer: optax.GradientTransformation, opt_state: optax.O
 
     Args:
         optimizer: an optax transformation.
-        opt_state: before the step.
+        opt_state: optimiser state before the step.
 
     Returns:
-        The mean over parts and agents, float32 `[]`; nothing for an optimiser that is not `Rated`.
+        The mean over parts and agents, float32 `[]`; empty for an optimiser that is not `Rated`.
     """
     return {"learning_rate": jnp.mean(optimizer.rate(opt_state))} if isinstance(optimizer, Rated) else {}
 
 
 def take_if(due: Array, after: PyTree, before: PyTree) -> PyTree:
-    """Chooses between the states after and before an update; in a skipped one, only schedules go on.
+    """Chooses between the states after and before an update; a skipped update only advances schedules.
 
-    Schedules are made for all updates of a run: they end with it, however many of them are skipped.
+    Schedules are made for all updates of a run: they end with the run, however many updates are skipped.
 
     Args:
         due: bool, whether the update is taken.
         after: parameters, optimiser states or states of learners.
-        before: the same, before the update.
+        before: the same before the update.
 
     Returns:
-        `after` where due, else `before` with the schedules of `after`.
+        `after` if due, else `before` with the schedules of `after`.
     """
 
     def choose(new: PyTree, old: PyTree) -> PyTree:
@@ -119,34 +119,34 @@ def take_if(due: Array, after: PyTree, before: PyTree) -> PyTree:
 
 
 def parts_of(trainable: Trainable, parts: Mapping[str, Params]) -> dict[str, PyTree | None]:
-    """Splits what learns of several trees of parameters, each of which has an optimiser of its own.
+    """Splits `trainable` over several trees of parameters, each of which has its own optimiser.
 
     Args:
-        trainable: of `parts`, see `apply_updates`.
+        trainable: parameters that are trained, see `apply_updates`.
         parts: parameters by name.
 
     Returns:
-        `trainable` of every part.
+        `trainable` for every part.
 
     Raises:
-        ValueError: `trainable` is no prefix of the parts.
+        ValueError: `trainable` is not a prefix of the parts.
     """
     flags = _flags(parts, trainable)
     return {name: flags[name] if isinstance(flags, Mapping) else flags for name in parts}
 
 
 def matching(params: Params, *, pattern: str) -> PyTree:
-    """Says which parameters have a path that a regular expression finds, as `actor/head/params/Dense_0/kernel`.
+    """Marks the parameters whose path matches a regular expression, such as `actor/head/params/Dense_0/kernel`.
 
     Args:
-        params: the parameters.
-        pattern: searched in every path; `^(?!critic)` finds all that do not begin with `critic`.
+        params: parameters.
+        pattern: expression that is searched in every path; `^(?!critic)` matches all that do not begin with `critic`.
 
     Returns:
-        bool, like `params`: for `trainable`, or as the mask of a weight decay.
+        A pytree of bool like `params`, for `trainable` or as the mask of a weight decay.
 
     Raises:
-        ValueError: no path is found.
+        ValueError: no path matches.
     """
 
     def path_of(path: tuple[Any, ...]) -> str:
@@ -159,14 +159,14 @@ def matching(params: Params, *, pattern: str) -> PyTree:
 
 
 def carry_over(fresh: optax.OptState, earlier: optax.OptState) -> optax.OptState:
-    """Returns the state in which an optimiser goes on in another stage.
+    """Returns the state with which an optimiser continues in another stage.
 
     Args:
-        fresh: as it starts in this stage; gives hyper-parameters and the beginnings of schedules.
-        earlier: as it ended in the stage before; gives what was learned of the gradients, such as moments.
+        fresh: initial state in this stage, which gives hyper-parameters and the beginnings of schedules.
+        earlier: final state of the previous stage, which gives what was learned about the gradients, such as moments.
 
     Returns:
-        The state; `fresh` as it is where the two are of different optimisers or parameters.
+        The state; `fresh` unchanged if the two belong to different optimisers or parameters.
     """
     if not same_shapes(fresh, earlier):
         return fresh
@@ -180,7 +180,7 @@ def carry_over(fresh: optax.OptState, earlier: optax.OptState) -> optax.OptState
 
 
 def same_shapes(first: PyTree, second: PyTree) -> bool:
-    """Tells whether two pytrees have the same structure, shapes and types, so that one can stand for the other."""
+    """Returns whether two pytrees have the same structure, shapes and dtypes, so that one can replace the other."""
     if jax.tree.structure(first) != jax.tree.structure(second):  # type: ignore[operator]
         return False
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
@@ -200,19 +200,20 @@ def make_adam(
     """Makes Adam with optional clipping by global norm, decoupled weight decay and a linear decay to zero.
 
     Args:
-        num_updates: optimiser steps of the whole run; needed by `anneal` only.
-        learning_rate: at the start.
-        anneal: decays the learning rate linearly to zero over `num_updates`.
-        max_gradient_norm: rescales larger gradients to this global norm; null does not.
-        epsilon: of Adam's denominator.
+        num_updates: number of optimiser steps of the whole run; needed by `anneal` only.
+        learning_rate: initial learning rate.
+        anneal: whether to decay the learning rate linearly to zero over `num_updates`.
+        max_gradient_norm: global norm to which larger gradients are rescaled; null: no rescaling.
+        epsilon: number added to Adam's denominator.
         weight_decay: fraction of the parameters subtracted per step, times the learning rate.
-        flatten: works on one vector of all parameters: fewer kernels, faster for small networks on one device.
+        flatten: whether to work on one vector of all parameters: fewer kernels, faster for small networks on one
+            device.
 
     Returns:
         The transformation. For other moments, schedules or masks, see `make_chain`.
 
     Raises:
-        ValueError: a learning rate below 0, or `anneal` without `num_updates`.
+        ValueError: the learning rate is below 0, or `anneal` is set without `num_updates`.
 
     References:
         Kingma & Ba (2015), "Adam"; Loshchilov & Hutter (2019), "Decoupled Weight Decay Regularization".
@@ -239,12 +240,12 @@ def make_chain(
     """Makes any chain of optax transformations, times a schedule, times `-learning_rate`.
 
     Args:
-        num_updates: optimiser steps of the whole run.
-        transforms: by any names, in this order: optax transformations, or functions that make them, as `_partial_`
-            gives. The floats among the keywords of a partial become arrays of the state.
-        learning_rate: at the height of the schedule; an array of the state.
+        num_updates: number of optimiser steps of the whole run.
+        transforms: optax transformations, in this order and with arbitrary names, or functions that make them, such as
+            `_partial_` gives. The float keywords of a partial become arrays in the state.
+        learning_rate: learning rate at the maximum of the schedule, stored in the state.
         schedule: `(num_updates) -> (step -> factor)`, such as `warmup`; null keeps the factor at 1.
-        flatten: see `make_adam`; masks by path do not fit.
+        flatten: see `make_adam`; cannot be combined with masks by path.
 
     Returns:
         The transformation.
@@ -257,12 +258,12 @@ def make_chain(
 def make_separate(
     num_updates: int | None = None, *, optimizer: Callable[..., optax.GradientTransformation], names: Sequence[str]
 ) -> optax.GradientTransformation:
-    """Makes an optimiser that takes every part of a mapping of parameters by itself, clipping by norm included.
+    """Makes an optimiser that treats every part of a mapping of parameters separately, including clipping by norm.
 
     Args:
-        num_updates: optimiser steps of the whole run.
-        optimizer: `(num_updates) -> optax.GradientTransformation`, of each part.
-        names: of the parts.
+        num_updates: number of optimiser steps of the whole run.
+        optimizer: `(num_updates) -> optax.GradientTransformation` for each part.
+        names: names of the parts.
     """
     parts = {name: optimizer(num_updates) for name in names}
     separate = optax.multi_transform(parts, {name: name for name in names})
@@ -275,12 +276,11 @@ def make_separate(
 
 
 def of_each_agent(optimizer: optax.GradientTransformation, num_agents: int) -> optax.GradientTransformation:
-    """Makes an optimiser that takes every agent's parameters by themselves, clipping by norm included.
+    """Makes an optimiser that treats every agent's parameters separately, including clipping by norm.
 
     Args:
-        optimizer: of the parameters of one agent.
-        num_agents: N, leading axis of all parameters; gradients are of the mean of the agents' losses, and each agent
-            descends its own loss, by N times as much.
+        optimizer: optimiser of the parameters of one agent.
+        num_agents: N, leading axis of all parameters; gradients of the mean loss are multiplied by N for each agent.
 
     Returns:
         The transformation.
@@ -300,16 +300,16 @@ def warmup(
     """Makes a schedule that rises linearly from 0 to 1 and then falls.
 
     Args:
-        num_updates: optimiser steps of the whole run.
-        warmup_fraction: share of them in which it rises, in [0, 1).
-        final_factor: what it falls to in the last step, in [0, 1]; 1 stays at the height.
-        cosine: falls along half a cosine; False falls linearly.
+        num_updates: number of optimiser steps of the whole run.
+        warmup_fraction: fraction of these steps in which it rises, in [0, 1).
+        final_factor: value in the last step, in [0, 1]; with 1 it stays at the maximum.
+        cosine: whether it falls along half a cosine; False: linearly.
 
     Returns:
         `(step) -> factor`.
 
     Raises:
-        ValueError: the length is not known or a share is out of its range.
+        ValueError: the length is not known, or a fraction is out of its range.
 
     References:
         Loshchilov & Hutter (2017), "SGDR", equation 5.
@@ -337,7 +337,7 @@ def _descend(
     learning_rate: float,
     flatten: bool,
 ) -> optax.GradientTransformation:
-    """Chains transformations, the factor of a schedule, and `-learning_rate`, an array of the state."""
+    """Chains transformations, the factor of a schedule, and `-learning_rate`, which is an array in the state."""
     scheduled = [] if schedule is None else [optax.scale_by_schedule(schedule)]
     descent = optax.inject_hyperparams(optax.scale_by_learning_rate)(learning_rate=learning_rate)
     optimizer = optax.chain(*steps, *scheduled, descent)
@@ -356,13 +356,13 @@ def _with_rate(optimizer: optax.GradientTransformation, rate: Callable[[Any], Ar
 
 
 def _require_rate(learning_rate: float) -> None:
-    """Refuses what climbs the loss; arrays, which may be traced, are not looked at."""
+    """Refuses negative learning rates, which would ascend the loss; arrays, which may be traced, are not checked."""
     if isinstance(learning_rate, str | bool) or (isinstance(learning_rate, float | int) and learning_rate < 0.0):
         raise ValueError(f"`learning_rate` must be a number and not below 0, got {learning_rate!r}; try 1e-3.")
 
 
 def _with_arrays(transform: Any) -> optax.GradientTransformation:
-    """Makes a transformation whose floats are arrays of its state, of a partial; others stay what they are."""
+    """Makes a transformation from a partial, whose floats become arrays in its state; others are left unchanged."""
     if isinstance(transform, optax.GradientTransformation):
         return transform
     if not isinstance(transform, partial):
@@ -394,7 +394,7 @@ def _to_dict(tree: PyTree) -> PyTree:
 
 
 def _without_frozen(tree: PyTree, flags: PyTree | None) -> PyTree:
-    """Puts holes, which optimisers pass over, where the flags are False."""
+    """Puts holes, which optimisers skip, where the flags are False."""
     if flags is None:
         return tree
     return jax.tree.map(lambda flag, subtree: subtree if flag else optax.MaskedNode(), flags, tree)

@@ -1,4 +1,4 @@
-"""Language agents that learn beside, or against, a frozen copy of themselves."""
+"""Language agents that learn together with, or against, a frozen copy of themselves."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ class PartneredState:
     """State of a learner, and the parameters of its partner.
 
     Attributes:
-        inner: of the learner.
-        partner: what the other seats act with.
+        inner: state of the learner.
+        partner: parameters with which the other seats act.
         num_updates: int32, so far.
     """
 
@@ -27,19 +27,19 @@ class PartneredState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
 def with_frozen_partner(learner: Learner, *, renew_every: int | None = None) -> Learner:
-    """Makes a learner whose collector acts with a pair of parameters: its own, and a frozen copy of earlier ones.
+    """Makes a learner whose collector acts with two sets of parameters: its own, and a frozen copy of earlier ones.
 
-    It goes with `language.dialogue.make_dialogue(..., partner=policy)`.
+    It is used with `language.dialogue.make_dialogue(..., partner=policy)`.
 
     Args:
-        learner: of the policy's own turns.
-        renew_every: updates after which the copy is made anew; None keeps that of the parameters that the run starts
-            from.
+        learner: learner of the policy's own turns.
+        renew_every: number of updates after which the copy is renewed; None keeps the parameters from which the run
+            starts.
 
     Returns:
         The learner; its `acting` gives `(params, partner's params)`.
@@ -69,9 +69,9 @@ def make_agent(environment: Environment, *, renew_every: int | None = None, **op
     """Assembles a policy-gradient agent that learns against a frozen copy; the collector needs `partner: true`.
 
     Args:
-        environment: a text world of several seats.
+        environment: text world with several seats.
         renew_every: see `with_frozen_partner`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     agent = policy_gradient.make_agent(environment, **options)
     return wrapper_agent(agent, lambda learner, *_: with_frozen_partner(learner, renew_every=renew_every))

@@ -43,12 +43,12 @@ NEW, REPLAYED, MUTATED = 0, 1, 2
 
 @struct.dataclass
 class ReplayMemory:
-    """What is kept of the levels.
+    """Memory of the levels.
 
     Attributes:
-        archive: of levels.
-        levels: of the next rollout, leaves `[B, ...]`, over all devices.
-        place: int32 `[B]`, of those in the archive, where they are replayed.
+        archive: archive of levels.
+        levels: levels of the next rollout, leaves `[B, ...]`, over all devices.
+        place: int32 `[B]`, places of these levels in the archive, if they are replayed.
         kind: int32, NEW, REPLAYED or MUTATED.
     """
 
@@ -77,27 +77,28 @@ def with_level_replay(
     trace_decay: float = 0.95,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that replays the levels of its rollouts, see `with_curriculum`.
+    """Makes a learner that replays levels in its rollouts, see `with_curriculum`.
 
-    A rollout is on new levels, on levels drawn from an archive or, with `mutate`, after every one of these on changed
-    ones. Levels enter the archive by the score of what was played on them. Robust PLR learns from replayed levels only.
+    A rollout plays new levels, levels drawn from an archive or, with `mutate`, edited levels after each replay. Levels
+    enter the archive with a score of the episodes played on them. Robust PLR learns from replayed levels only.
 
     Args:
-        learner: of rollouts.
+        learner: learner for rollouts.
         sample_level: `(key) -> level`.
-        actor_critic: feed-forward, of the same parameters; its values and advantages are what scores see.
-        num_levels: B, of a rollout over all devices.
-        capacity: C, of the archive.
-        replay_probability: of a rollout on levels of the archive, once it is filled.
-        fill_fraction: share of the archive that is filled before.
+        actor_critic: feed-forward actor-critic with the same parameters; scores are computed from its values and
+            advantages.
+        num_levels: B, number of levels of a rollout over all devices.
+        capacity: C, capacity of the archive.
+        replay_probability: probability that a rollout plays levels of the archive, once it is filled.
+        fill_fraction: fraction of the archive that must be filled first.
         temperature: see `level_weights`.
         staleness: see `level_weights`.
         duplicate_check: see `add_levels`. JaxUED's mazes: True.
-        train_on_new: true is PLR, false robust PLR.
-        mutate: `(key, level) -> level` of ACCEL; None changes nothing.
+        train_on_new: whether to train on new levels: True is PLR, False robust PLR.
+        mutate: `(key, level) -> level` of ACCEL; None: no edits.
         score: see `ops.levels`.
-        discount: of the advantages.
-        trace_decay: of the advantages.
+        discount: discount of the advantages.
+        trace_decay: trace decay of the advantages.
         axis_name: mapped device axis.
 
     Returns:
@@ -111,7 +112,7 @@ def with_level_replay(
         adversarial environment design; Parker-Holder et al. (2022), Evolving curricula with regret-based environment
         design (ACCEL).
 
-    Deviation: greatest returns are those of the archive and of the rollout itself, undiscounted, as in JaxUED.
+    Deviation: the greatest returns are those of the archive and of the rollout itself, undiscounted, as in JaxUED.
     """
     check_counts(num_levels=num_levels, capacity=capacity)
     fractions = {"replay_probability": replay_probability, "fill_fraction": fill_fraction, "staleness": staleness}
@@ -169,15 +170,15 @@ def with_level_replay(
 
 
 def make_agent(environment: Environment, *, policy: Callable[..., ActorCritic], **options: Any) -> Agent:
-    """Assembles an agent that replays the levels it has most to learn from.
+    """Assembles an agent that replays the levels from which it can learn most.
 
     Args:
         environment: see `level_agent`.
-        policy: `(observation_space, action_space) -> ActorCritic`, feed-forward, as that of the inner agent.
-        **options: of `with_level_replay` and of `level_agent`.
+        policy: `(observation_space, action_space) -> ActorCritic`, feed-forward, the same as that of the inner agent.
+        **options: further arguments of `with_level_replay` and of `level_agent`.
 
     Raises:
-        ValueError: the policy has no critic or a memory, or see `with_level_replay`.
+        ValueError: the policy has no critic or it has a memory, or see `with_level_replay`.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
     with_evaluation(actor_critic)  # Refuses policies without a critic, and those with a memory.
@@ -193,7 +194,7 @@ def _judge(
     params: Params,
     rollout: Rollout,
 ) -> tuple[Array, Array]:
-    """Returns scores and greatest returns of the levels of a rollout, over all devices, `[B]`."""
+    """Returns scores and greatest returns for the levels of a rollout, over all devices, `[B]`."""
     transition = rollout.transition
     known = jnp.where(memory.kind == REPLAYED, memory.archive.max_return[memory.place], -jnp.inf)
     most = _greatest_return(transition.reward, transition.terminated | transition.truncated)
@@ -220,7 +221,7 @@ def _values(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tupl
 
 
 def _greatest_return(reward: Array, ended: Array) -> Array:
-    """Computes the greatest undiscounted return of the episodes that ended, -inf where none did, `[B]`."""
+    """Computes the greatest undiscounted return of the episodes that ended, -inf if none did, `[B]`."""
 
     def step(carry: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
         total, most = carry

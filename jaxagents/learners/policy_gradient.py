@@ -51,7 +51,7 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PolicyGradientState:
-    """Parameters, optimiser state, frozen reference parameters (None without), and settings."""
+    """Parameters, optimiser state, frozen reference parameters (or None), and settings."""
 
     params: Params
     opt_state: optax.OptState
@@ -60,7 +60,7 @@ class PolicyGradientState:
 
 
 class _Parts(NamedTuple):
-    """What the steps of an update share, static."""
+    """Static values that the steps of an update share."""
 
     model: LanguageModel
     layout: Layout
@@ -97,42 +97,44 @@ def make_policy_gradient(
     """Makes a policy-gradient learner over `Episode` batches.
 
     Minimises `sum_i weight_i (importance_i loss_i + unit sum_k regularizer_ki + value_coefficient (V_i - target_i)^2 /
-    2)` over the sampled tokens i. Every slot is a function whose float keywords, when it is a `functools.partial`, are
-    kept in the state as arrays: a changed number is the same program. Every slot may also be a `Stateful` of such a
-    function, and every number a schedule (see `ops.schedules`). Statistics that no slot reads are not computed.
+    2)` over the sampled tokens i. Every slot is a function; if it is a `functools.partial`, its float keywords are kept
+    as arrays in the state, so that changing them needs no new compilation. Every slot may also be a `Stateful` of such
+    a function, and every number a schedule (see `ops.schedules`). Statistics that no slot reads are not computed.
 
     Args:
-        model: policy, and value where it has a head.
-        layout: of the episodes.
-        optimizer: an optax transformation, clipping and schedule included.
+        model: policy, and value function if it has a value head.
+        layout: layout of the episodes.
+        optimizer: optax transformation, including clipping and schedule.
         advantage: `(view: EpisodeView, *, axis_name) -> ops.credit.Credit`.
         loss: `(view: TokenView) -> [n, t, S]`.
         aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
-        regularizers: by name `(view: TokenView) -> [n, t, S]`.
-        regularizer_units: "loss" adds regularisers as they are; "advantage" multiplies them by the running mean |A| of
-            the tokens, so that one coefficient is as strong under any credit, see `losses.regularizer_units`.
-        rewards: by name `(view: EpisodeView, *, axis_name) -> reward [B, T]`, one after the other.
-        group_filter: `(view: EpisodeView, *, axis_name) -> keep bool [B]`, after the rewards; other episodes count
-            nowhere.
-        credits: by name `(view: EpisodeView, advantage [B, T, S], *, axis_name) -> [B, T, S]`, one after the other.
-        reference: keeps the parameters that the run starts from for the regularisers.
-        num_epochs: passes over each batch.
-        num_minibatches: optimiser steps per pass; minibatches are of whole episodes.
-        value_coefficient: weight of the value loss, where the advantage gives targets.
-        temperature: that of the rollout, at which the policy is scored, too; None scores it at 1.
-        importance_cap: multiplies losses by `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None does not.
-        microbatch_tokens: about how many tokens go through the model at once.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything learns.
+        regularizers: regularisers by name, `(view: TokenView) -> [n, t, S]`.
+        regularizer_units: "loss" adds regularisers unchanged; "advantage" multiplies them by the running mean |A| of
+            the tokens, so that one coefficient is equally strong with any credit, see `losses.regularizer_units`.
+        rewards: functions by name, `(view: EpisodeView, *, axis_name) -> reward [B, T]`, applied one after the other.
+        group_filter: `(view: EpisodeView, *, axis_name) -> keep bool [B]`, applied after the rewards; other episodes
+            are not counted.
+        credits: functions by name, `(view: EpisodeView, advantage [B, T, S], *, axis_name) -> [B, T, S]`, applied one
+            after the other.
+        reference: whether to keep the initial parameters of the run for the regularisers.
+        num_epochs: number of passes over each batch.
+        num_minibatches: number of optimiser steps per pass; minibatches consist of whole episodes.
+        value_coefficient: weight of the value loss, if the advantage gives targets.
+        temperature: temperature of the rollout, at which the policy is scored, too; None scores it at 1.
+        importance_cap: cap in the factor `min(exp(behavior_log_prob - sampling_log_prob), cap)` of losses; None: no
+            factor.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. Metrics of the terms of the loss are weighted as the loss is; `entropy`, `approximate_kl` and
-        `reference_kl` are means over the sampled tokens that count, `value_loss` is without its coefficient.
+        The learner. Metrics of the loss terms are weighted like the loss; `entropy`, `approximate_kl` and
+        `reference_kl` are means over the sampled tokens that count, and `value_loss` is given without its coefficient.
 
     Raises:
         ValueError: a count or a `clip_epsilon` is not positive, units are unknown, both a temperature and an importance
-            cap are given, or episodes do not divide into minibatches (when the update is traced).
+            cap are given, or (when the update is traced) episodes do not divide into minibatches.
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches)
     _check_numbers(loss, regularizer_units, temperature, importance_cap)
@@ -202,11 +204,11 @@ def make_agent(
     """Assembles a policy-gradient agent for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
         temperature: see `make_policy_gradient`.
-        **options: of `make_policy_gradient`.
+        **options: further arguments of `make_policy_gradient`.
     """
     actor = policy(environment)
     options["temperature"] = temperature
@@ -222,15 +224,15 @@ def make_agent(
 def assign_credit(
     bound: Mapping[str, Bound], view: EpisodeView, axis_name: str | None
 ) -> tuple[Credit, Episode, dict[str, PyTree]]:
-    """Runs rewards, filter, advantage and credits in this order.
+    """Applies rewards, filter, advantage and credits, in this order.
 
     Args:
-        bound: slots that were bound.
-        view: of the episodes.
+        bound: bound slots.
+        view: view of the episodes.
         axis_name: mapped device axis.
 
     Returns:
-        The credit, the episodes with their new rewards and what is kept of them, and summaries for the memories.
+        The credit, the episodes with their new rewards and the filter's choice, and summaries for the memories.
     """
     summaries = {}
 
@@ -254,7 +256,7 @@ def assign_credit(
 def _prepare(
     parts: _Parts, bound: Mapping[str, Bound], state: PolicyGradientState, episode: Episode
 ) -> tuple[TokenBatch, dict[str, PyTree]]:
-    """Credits the episodes, with the statistics that slots read; returns the batch and summaries of the slots."""
+    """Computes the credit of the episodes, with the statistics that slots read; returns batch and slot summaries."""
     score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
     every = _shapes_of_statistics(episode, value=parts.model.value is not None)
 
@@ -282,11 +284,11 @@ def _gradient(
     params: Params,
     batch: TokenBatch,
 ) -> tuple[PyTree, dict[str, Array | Mean], dict[str, PyTree]]:
-    """Sums gradient, metrics and summaries over a minibatch of whole episodes."""
+    """Sums gradients, metrics and summaries over a minibatch of whole episodes."""
     weight, summary = bound["aggregation"](batch.view, axis_name=parts.axis_name)
     batch = batch.replace(weight=weight)
     if "sequence_log_ratio" in read and is_folded(parts.layout):
-        # The turns of a sequence lie in several rows: it takes a pass to know its mean.
+        # The turns of a sequence lie in several rows, so that computing its mean takes a separate pass.
         score = partial(score_episodes, parts.model, parts.microbatches, temperature=parts.temperature)
         log_prob = score(params, batch.episode, fields=("log_prob",)).log_prob
         batch = batch.replace(view=batch.view.replace(sequence_log_ratio=mean_log_ratio(batch.view, log_prob)))
@@ -300,7 +302,7 @@ def _gradient(
 
 
 def _describe(batch: TokenBatch) -> dict[str, Mean]:
-    """Computes what is known before the gradient, exactly over devices and chunks."""
+    """Computes the metrics that are known before the gradient, exactly over devices and chunks."""
     mask, keep = batch.view.mask, batch.episode.keep
     magnitude = jnp.sum(jnp.abs(batch.view.advantage) * mask)
     return {
@@ -315,7 +317,7 @@ def _shapes_of_statistics(episode: Episode, *, value: bool) -> TokenStatistics:
 
 
 def _warn_of_tempering(collector: Collector | None, temperature: float | None, importance_cap: float | None) -> None:
-    """Says when what is learned from was not drawn from the policy as the learner scores it."""
+    """Warns if the tokens were not sampled from the policy as the learner scores it."""
     tempering = {} if collector is None else dict(collector.tempering)
     drawn_at = tempering.get("temperature", 1.0)
     if temperature is not None and temperature != drawn_at:

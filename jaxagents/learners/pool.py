@@ -1,4 +1,4 @@
-"""DART-GUI (Li et al., 2025): stored successes join groups that all failed, and ratios are to the latest policy."""
+"""DART-GUI (Li et al., 2025): stored successes join groups that failed, and ratios are to the latest policy."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxagents.types import Agent, Array, Collector, Environment, Episode, Langu
 
 @struct.dataclass
 class PooledState:
-    """State of the learner inside, and successes `[C, ...]` of different tasks, the newest ones first."""
+    """State of the inner learner, and successes `[C, ...]` on different tasks, the newest ones first."""
 
     inner: Any
     store: Episode
@@ -27,7 +27,7 @@ class PooledState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -40,32 +40,34 @@ def with_pool(
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner in whose failed groups the first episode is replaced by the latest success at the same task.
+    """Makes a learner that replaces the first episode of each failed group by the latest success on the same task.
 
-    A group fails where no return is above 0. Tasks are the same where the fingerprints of their first turns are. Of
-    every task the pool holds the latest success of earlier batches. Stored or not, episodes are then scored by the
-    parameters before the update: `behavior_log_prob` is theirs, and `sampling_log_prob` that of who acted, so that
-    `importance_cap` weighs tokens by `min(pi_before / pi_acting, cap)`, and ratios of the loss are to `pi_before`.
+    A group has failed if no return is above 0. Tasks are the same if the fingerprints of their first turns are. For
+    every task, the pool holds the latest success in earlier batches. Stored or not, episodes are then scored with the
+    parameters before the update: `behavior_log_prob` is theirs, and `sampling_log_prob` that of the acting policy, so
+    that `importance_cap` weights tokens by `min(pi_before / pi_acting, cap)`, and ratios in the loss are to
+    `pi_before`.
 
     Args:
-        learner: of groups of `Episode`s of one seat.
-        model: scores.
-        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
-        capacity: C, tasks whose success is stored; the oldest ones are forgotten first; 0: none is.
-        microbatch_tokens: about how many tokens go through the model at once.
-        axis_name: mapped device axis; groups lie on one device, and every device holds the whole pool.
+        learner: learner for groups of `Episode`s with one seat.
+        model: language model that scores the tokens.
+        example: batch of arrays or `ShapeDtypeStruct`s, which defines the shapes.
+        capacity: C, number of tasks whose success is stored; the oldest ones are forgotten first; 0: none is stored.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        axis_name: mapped device axis; all rows of a group are on the same device, and every device holds the whole
+            pool.
 
     Returns:
         The learner. Metrics: `pooled_fraction` of the groups that failed, `stored` tasks, and `staleness`, the mean of
-        `log pi_acting - log pi_before` over the tokens.
+            `log pi_acting - log pi_before` over the tokens.
 
     Raises:
-        ValueError: `capacity` is negative, or (when traced) it is a game of several seats.
+        ValueError: `capacity` is negative, or (when traced) the episodes are of a game with several seats.
 
     References:
         Li et al. (2025), "Efficient Multi-turn RL for GUI Agents via Decoupled Training and Adaptive Data Curation".
 
-    Deviation: the pool begins empty; the paper's holds successes that were collected before.
+    Deviation: the pool starts empty; the paper's pool starts with successes that were collected before.
     """
     require_between("capacity", capacity, 0)
     num_rows = max(capacity, 1)
@@ -104,13 +106,13 @@ def join_groups(episode: Episode, store: Episode, filled: Array) -> tuple[Episod
     """Puts stored successes into the groups that failed.
 
     Args:
-        episode: B episodes of one seat in groups.
-        store: C stored ones, the newest ones first.
-        filled: bool `[C]`, rows of the store that hold an episode.
+        episode: B episodes in groups, with one seat.
+        store: C stored episodes, the newest ones first.
+        filled: bool `[C]`, which rows of the store hold an episode.
 
     Returns:
-        The episodes; and for the first row of every group 1 where the group failed, and where a stored one joined it,
-        float32 `[B]`, 0 in the other rows.
+        The episodes; and for the first row of every group whether the group failed, and whether a stored episode joined
+        it, each float32 `[B]`, 1 or 0, and 0 in all other rows.
     """
     kept = kept_rows(episode)
     same = (episode.group[:, None] == episode.group[None, :]) & kept[None, :]
@@ -125,7 +127,7 @@ def join_groups(episode: Episode, store: Episode, filled: Array) -> tuple[Episod
 
 
 def _latest_successes(episode: Episode) -> Array:
-    """Returns the first kept row of every task of a batch that earned something, bool `[B]`."""
+    """Returns the first kept row of every task in a batch with a positive return, bool `[B]`."""
     right = kept_rows(episode) & (episode_return(episode) > 0.0)
     task, index = episode.fingerprint[:, 0], jnp.arange(right.shape[0])
     before = (task[:, None] == task[None, :]) & right[None, :] & (index[None, :] < index[:, None])
@@ -141,18 +143,18 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent with a pool of successes for a text world of one seat.
+    """Assembles a policy-gradient agent with a pool of successes for a text world with one seat.
 
     Args:
-        environment: a text world of one seat whose tasks come again.
+        environment: text world with one seat whose tasks recur.
         capacity: see `with_pool`.
-        delay: updates between acting and learning, see `delayed.with_delayed_actor`; 0: nothing lags.
-        microbatch_tokens: about how many tokens go through the model at once.
+        delay: number of updates between acting and learning, see `delayed.with_delayed_actor`; 0: no lag.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `with_pool`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
 
     Raises:
-        ValueError: a world of several seats, or see `with_pool` and `with_delayed_actor`.
+        ValueError: the world has several seats, or see `with_pool` and `with_delayed_actor`.
     """
     if environment.num_players > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""PopArt (van Hasselt et al., 2016): values in units of the returns, which stay the same when these units change."""
+"""PopArt (van Hasselt et al., 2016): values in units of the returns, preserved when these units change."""
 
 from typing import Any
 
@@ -11,16 +11,17 @@ _SCALE_BOUNDS = 1e-4, 1e6
 
 
 def with_value_scale(actor_critic: ActorCritic) -> ActorCritic:
-    """Makes the values of an actor-critic `mean + scale v` of what its network says, v.
+    """Makes the values of an actor-critic `mean + scale v`, where v is the output of its network.
 
     Their gradient is divided by `scale^2`, so that the gradient of a squared error is that of the same error in units
     of the scale, whatever these units are.
 
     Args:
-        actor_critic: with one linear layer of values, `params["critic"]["head"]`.
+        actor_critic: actor-critic with one linear layer of values, `params["critic"]["head"]`.
 
     Returns:
-        The actor-critic; parameters `{"network", "returns"}`, the latter a mean and a mean square, 0 and 1 at first.
+        The actor-critic; its parameters are `{"network", "returns"}`, the latter a mean and a mean square, initially 0
+        and 1.
 
     Raises:
         ValueError: there is no such layer.
@@ -42,12 +43,12 @@ def with_value_scale(actor_critic: ActorCritic) -> ActorCritic:
 
 
 def rescale_values(params: Params, target: Array, rate: Array | float, axis_name: str | None = None) -> Params:
-    """Moves the units of the values towards those of targets, and their linear layer so that no value changes.
+    """Moves the units of the values towards those of targets, and adjusts their linear layer so that no value changes.
 
     Args:
-        params: of `with_value_scale`.
-        target: float32 `[...]`, of the values.
-        rate: beta, share by which mean and mean square move. Paper: 3e-4 per short rollout.
+        params: parameters of `with_value_scale`.
+        target: float32 `[...]`, targets of the values.
+        rate: beta, fraction by which mean and mean square move. Paper: 3e-4 per short rollout.
         axis_name: mapped device axis to average over.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Populations of learners as a combinator: members differ in hyper-parameters, and the better ones are copied."""
+"""Populations of learners, as a combinator: members have different hyper-parameters, and better ones are copied."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -32,8 +32,8 @@ class PopulationState:
     Attributes:
         inner: states of the members, leaves `[P, ...]`.
         fitness: float32 `[P]`, running mean of the returns; NaN before the first episode has ended.
-        params: of the fittest member.
-        update: int32, updates done.
+        params: parameters of the fittest member.
+        update: int32, number of updates so far.
     """
 
     inner: Any
@@ -52,30 +52,31 @@ def population(
     memory: float = 0.8,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner a population that trains side by side: population-based training.
+    """Turns a learner into a population whose members train in parallel: population-based training.
 
-    Every `evolve_every` updates the worst members go on from the states of members among the best, with their
-    hyper-parameters times 0.8 or 1.2; fractions such as a discount end at 1. The fitness of a member is a running mean
-    of the sum of its rewards per episode that ended. To train copies that do not meet, see
+    Every `evolve_every` updates, the worst members continue from the states of members drawn from the best, with their
+    hyper-parameters multiplied by 0.8 or 1.2; fractions such as a discount are capped at 1. The fitness of a member is
+    a running mean of the sum of its rewards per episode that ended. To train independent copies, see
     `training.program.over_seeds`.
 
     Args:
-        learner: keeps the numbers of `explore` in its state, as all learners do that sweep without compiling anew.
+        learner: learner that keeps the numbers of `explore` in its state, as all learners do that sweep without
+            compiling again.
         num_members: P; batches have a leading axis of this size, see `rollouts.population.make_population_collector`.
-        explore: `{name: (low, high)}`: hyper-parameters that members begin with, log-uniform in this range. Leaves of
-            the state with these names, as `entropy_coefficient`, or `learning_rate` of the optimiser.
-        evolve_every: updates between selections.
+        explore: `{name: (low, high)}`: initial hyper-parameters of members, log-uniform in this range. They are leaves
+            of the state with these names, such as `entropy_coefficient`, or `learning_rate` of the optimiser.
+        evolve_every: number of updates between selections.
         fraction: see `ops.selection.truncation_selection`.
         memory: weight of the earlier fitness in the running mean, in [0, 1).
-        axis_name: mapped axis over whose members a batch is spread.
+        axis_name: mapped axis over which a batch is spread.
 
     Returns:
         The learner. `state.params` are those of the fittest member; the collector acts with those of all, `[P, ...]`.
-        Metrics are means over members; further ones `fitness`, `best_fitness`, and the numbers of the fittest.
+        Metrics are means over members, besides `fitness`, `best_fitness`, and the hyper-parameters of the fittest.
 
     Raises:
-        ValueError: a population of less than two, a range that is not positive, or (at `init`) the state has no number
-            of a name.
+        ValueError: the population has fewer than two members, a range is not positive, or (at `init`) the state lacks a
+            named number.
 
     References:
         Jaderberg et al. (2017), Population Based Training of Neural Networks.
@@ -149,15 +150,16 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a population of agents of one kind; its policy is that of a member.
+    """Assembles a population of agents of one kind; its policy is that of a single member.
 
     Args:
-        environment: gives the spaces.
-        inner: `(environment, *, axis_name) -> Agent`, the kind; with a replay buffer, every member has its own.
+        environment: environment that defines the spaces.
+        inner: `(environment, *, axis_name) -> Agent`, the kind of agent; with a replay buffer, every member has its
+            own.
         num_members: see `population`.
         explore: see `population`.
         axis_name: see `population`.
-        **options: of `population`.
+        **options: further arguments of `population`.
     """
     agent = inner(environment, axis_name=axis_name)
     ranges = {name: (float(low), float(high)) for name, (low, high) in explore.items()}
@@ -168,7 +170,7 @@ def make_agent(
             state, batch, metrics = collector.collect(state, members, key)
             return state, jax.tree.map(lambda leaf: leaf[0], batch), metrics
 
-        # A member asks for the shapes of batches, which are those of one.
+        # A member needs the shapes of batches for a single member.
         learner = agent.make_learner(collector._replace(collect=collect), num_updates)
         return population(learner, num_members, explore=ranges, axis_name=axis_name, **options)
 
@@ -189,7 +191,7 @@ def _mean_return(fitness: Array, batch: Rollout, memory: float, axis_name: str |
 
 
 def _mean_of_members(value: Any) -> Any:
-    """Computes the mean over members, of each as often as it was counted."""
+    """Computes the mean over members, each weighted by how often it was counted."""
     if isinstance(value, Mean):
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), value)
     return jnp.mean(value, axis=0)
@@ -205,7 +207,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _change(tree: PyTree, names: Mapping[str, Any], function: Callable[[int, str, Array], Array]) -> PyTree:
-    """Maps the leaves of these names by `(place of the name, name, leaf) -> leaf`."""
+    """Maps the leaves with these names by `(index of the name, name, leaf) -> leaf`."""
     places = {name: place for place, name in enumerate(sorted(names))}
 
     def change(path: tuple[Any, ...], leaf: Array) -> Array:

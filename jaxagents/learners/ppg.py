@@ -1,4 +1,4 @@
-"""PPG (Cobbe et al., 2021), phasic policy gradient: PPO whose value trains the torso of the policy in phases."""
+"""PPG (Cobbe et al., 2021), phasic policy gradient: PPO with phases in which values train the policy's torso."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,7 +39,7 @@ from jaxagents.types import (
 
 @struct.dataclass
 class _Memory:
-    """What an auxiliary phase learns from: leaves `[P, T, B, ...]` of P rollouts, and sequences of them."""
+    """Data of an auxiliary phase: leaves `[P, T, B, ...]` of P rollouts, and sequences of them."""
 
     inputs: PolicyInput
     target: Array
@@ -49,7 +49,7 @@ class _Memory:
 
 @struct.dataclass
 class PPGState:
-    """State of the learner, moments of the auxiliary optimiser, the last rollouts, and updates so far, int32."""
+    """State of the learner, moments of the auxiliary optimiser, recent rollouts, and number of updates, int32."""
 
     inner: PPOState
     opt_state: optax.OptState
@@ -76,22 +76,22 @@ def with_auxiliary_phase(
     kl_coefficient: float,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of rollouts that has an auxiliary phase every so many updates.
+    """Makes a learner of rollouts with an auxiliary phase every few updates.
 
     The phase minimises `mean((V - target)^2 / 2 + kl_coefficient KL(policy before the phase || policy))` over the steps
-    of the last `period` rollouts, with the lambda-returns of the time of each.
+    of the last `period` rollouts, with lambda-returns computed when each rollout arrived.
 
     Args:
-        learner: of a feed-forward actor-critic whose value does not train a shared torso.
-        actor_critic: the same, but for that.
-        optimizer: an optax transformation, of the phase.
-        rollout: shapes, over all devices.
-        discount: of the targets, in [0, 1].
-        trace_decay: of the targets, in [0, 1].
-        period: P, updates between two phases.
-        num_epochs: passes over the rollouts.
-        num_minibatches: optimiser steps per pass.
-        kl_coefficient: how dearly the policy is kept as it is.
+        learner: learner of a feed-forward actor-critic whose value does not train a shared torso.
+        actor_critic: the same actor-critic, but with a value that trains the torso.
+        optimizer: optax transformation for the phase.
+        rollout: shapes of a rollout over all devices.
+        discount: discount of the targets, in [0, 1].
+        trace_decay: trace decay of the targets, in [0, 1].
+        period: P, number of updates between two phases.
+        num_epochs: number of passes over the rollouts.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
+        kl_coefficient: weight of the divergence from the policy before the phase.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -126,7 +126,7 @@ def with_auxiliary_phase(
         inner, metrics = learner.update(state.inner, key, rollout)
         due = (place == period - 1).astype(jnp.int32)
         if axis_name is not None:
-            # The same on all devices already; this tells the compiler so.
+            # These already agree on all devices; this tells the compiler so.
             due = jax.lax.pmin(due, axis_name)
         phase = partial(_phase, actor_critic, optimizer, kl_coefficient, counts, axis_name, phase_key, memory)
         params, opt_state, loss = cond(due > 0, phase, _skip, inner.params, state.opt_state)
@@ -157,24 +157,25 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPG for an environment of one agent.
+    """Assembles PPG for an environment with one agent.
 
     Args:
-        environment: gives the spaces.
-        policy: `(observation_space, action_space, *, detach_value=False) -> ActorCritic` of one torso.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, for either phase.
+        environment: environment that defines the spaces.
+        policy: `(observation_space, action_space, *, detach_value=False) -> ActorCritic` with one torso.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, for each kind of phase.
         auxiliary_period: see `with_auxiliary_phase`. Paper: 32.
-        auxiliary_epochs: of a phase. Paper: 6.
-        auxiliary_minibatches: of an epoch of a phase.
+        auxiliary_epochs: number of epochs in an auxiliary phase. Paper: 6.
+        auxiliary_minibatches: number of minibatches in an epoch of an auxiliary phase.
         auxiliary_kl: `kl_coefficient` of `with_auxiliary_phase`. Paper: 1.
         num_epochs: see `make_ppo`. Paper: 1.
-        discount: see `make_ppo`; no schedule.
-        trace_decay: see `make_ppo`; no schedule.
+        discount: see `make_ppo`; not a schedule.
+        trace_decay: see `make_ppo`; not a schedule.
         axis_name: see `make_ppo`.
-        **options: of `make_ppo` and of `rollout_agent`.
+        **options: further arguments of `make_ppo` and of `rollout_agent`.
 
     Raises:
-        ValueError: a number is out of its range, or the policy is no actor-critic of one torso without memory.
+        ValueError: a number is out of its range, or the policy is not an actor-critic with one torso and without
+            memory.
     """
     check_fractions(discount=discount, trace_decay=trace_decay)
     spaces = environment.observation_space, environment.action_space
@@ -219,7 +220,7 @@ def _phase(
     params: Params,
     opt_state: optax.OptState,
 ) -> tuple[Params, optax.OptState, Array]:
-    """Learns from the last rollouts; returns parameters, moments and the mean loss."""
+    """Learns from the recent rollouts; returns parameters, moments and the mean loss."""
     memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), memory)
     num_steps, num_envs = memory.target.shape
     _, former, _ = actor_critic.apply(params, actor_critic.initial_carry((num_envs,)), memory.inputs)

@@ -1,4 +1,4 @@
-"""PPO (Schulman et al., 2017) of feed-forward and recurrent actor-critics, of one agent or of teams."""
+"""PPO (Schulman et al., 2017) for feed-forward and recurrent actor-critics, for one agent or teams."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -91,42 +91,45 @@ def make_ppo(
 
     Minimises, over shuffled minibatches of sequences, `mean(clipped_surrogate + value_coefficient * value_loss -
     entropy_coefficient * entropy + kl_coefficient * approximate_kl)`. Every number may be a schedule (see
-    `ops.schedules`), and every slot a `Stateful`; their floats are arrays of the state. Others make it A2C or APPO.
+    `ops.schedules`), and every slot a `Stateful`; their floats are arrays in the state. Other slots make it A2C or
+    APPO.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
-        optimizer: an optax transformation, clipping and schedule included.
-        num_epochs: passes over each rollout.
-        num_minibatches: optimiser steps per pass.
-        sequence_length: S, consecutive steps kept together; null: 1 without memory, the whole rollout with it.
+        optimizer: optax transformation, including clipping and schedule.
+        num_epochs: number of passes over each rollout.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
+        sequence_length: S, number of consecutive steps kept together; null: 1 without memory, the whole rollout with
+            memory.
         discount: gamma in [0, 1].
         trace_decay: lambda of the advantage estimate, in [0, 1].
-        clip_epsilon: of the probability ratio.
-        value_clip_epsilon: clips the value's change per update as well; null does not.
+        clip_epsilon: clipping range of the probability ratio.
+        value_clip_epsilon: clipping range of the value's change per update; null: no clipping.
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus.
-        normalize_advantages: standardises advantages in each minibatch.
-        target_kl: stops updating on a rollout once the mean KL estimate of a minibatch exceeds this; null never does.
+        normalize_advantages: whether to standardise advantages in each minibatch.
+        target_kl: mean KL estimate of a minibatch above which updates on a rollout stop; null: no limit.
         kl_coefficient: weight of the estimate of `KL(acting policy || policy)` in the loss; null leaves it out.
-        popart_rate: of an actor-critic of `with_value_scale`, see `rescale_values`; null leaves its units alone.
+        popart_rate: rate for an actor-critic of `with_value_scale`, see `rescale_values`; null leaves its units
+            unchanged.
         advantage: `(reward, value, next_value, terminated, truncated, ratio, *, discount, trace_decay) -> (advantage,
-            target)`, see `ops.advantages.vtrace`; null takes `generalized_advantage` and its returns.
-        loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null takes `clipped_surrogate`.
-        value_loss: `(value, old_value, target) -> per element`; null takes `squared_loss`, or `clipped_value_loss`.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything learns.
+            target)`, see `ops.advantages.vtrace`; null: `generalized_advantage` and its returns.
+        loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null: `clipped_surrogate`.
+        value_loss: `(value, old_value, target) -> per element`; null: `squared_loss`, or `clipped_value_loss`.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. `transition.extras["perspective"]`, where present, multiplies the discount: with -1 the successor
-        is valued by the opponent, which turns the update into self-play of a zero-sum game.
-        With an agent axis (rewards `[T, B, N]`) it is IPPO, or MAPPO where the critic sees the team: the policy's terms
-        are means over the living (`extras["agent_mask"]`, bool `[T, B, N]`). The value is fitted for the dead as well,
-        because the living bootstrap from what the team still gets when they die.
+        The learner. If present, `transition.extras["perspective"]` multiplies the discount: with -1, the successor is
+        valued by the opponent, which turns the update into self-play of a zero-sum game.
+        With an agent axis (rewards `[T, B, N]`) it is IPPO, or MAPPO if the critic sees the team: the policy's terms
+        are means over living agents (`extras["agent_mask"]`, bool `[T, B, N]`). The value is fitted for dead agents as
+        well, because living agents bootstrap from what the team still gets after their death.
 
     Raises:
-        ValueError: a count is not positive; when the first update is traced, the batch does not divide or a mask does
-            not fit the agents.
+        ValueError: a count is not positive; or, when the first update is traced, the batch does not divide into
+            minibatches, or a mask does not fit the agents.
 
     References:
         Schulman et al. (2017), "Proximal Policy Optimization Algorithms", eq. 7 and 9.
@@ -192,13 +195,13 @@ def make_agent(
     popart_rate: Number | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles PPO for an environment of one agent, or of a team.
+    """Assembles PPO for an environment with one agent, or for a team.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> ActorCritic`.
         popart_rate: see `make_ppo`.
-        **options: of `make_ppo` and of `rollout_agent`.
+        **options: further arguments of `make_ppo` and of `rollout_agent`.
     """
     actor_critic = policy(environment.observation_space, environment.action_space)
     if not isinstance(actor_critic, ActorCritic):
@@ -216,7 +219,7 @@ def values_of(actor_critic: ActorCritic, params: Params, rollout: Rollout) -> tu
     transition = rollout.transition
     first_carry = jax.tree.map(lambda leaf: leaf[0], rollout.carry)
     _, distribution, value = actor_critic.apply(params, first_carry, input_of(transition))
-    # The true successors, all as one batch of single steps from the carries that the policy had there.
+    # The true successors, as one batch of single steps with the carries that the policy had there.
     shape = transition.terminated.shape
     num_steps = shape[0] * shape[1]
     successor = jax.tree.map(lambda leaf: leaf.reshape(1, num_steps, *leaf.shape[2:]), input_of_successor(transition))

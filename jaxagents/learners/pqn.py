@@ -1,4 +1,4 @@
-"""PQN (Gallici et al., 2024): Q-learning of rollouts, without replay and without a target network."""
+"""PQN (Gallici et al., 2024): Q-learning on rollouts, without replay and without a target network."""
 
 from collections.abc import Callable
 from functools import partial
@@ -47,7 +47,7 @@ from jaxagents.values.q_function import QFunction
 
 @struct.dataclass
 class PQNState:
-    """Network, optimiser state, the epsilon that is due, and settings."""
+    """Network, optimiser state, current epsilon, and settings."""
 
     network: Params
     opt_state: optax.OptState
@@ -56,7 +56,7 @@ class PQNState:
 
     @property
     def params(self) -> Params:
-        """Returns the parameters of `policies.epsilon_greedy`, with the epsilon that is due."""
+        """Returns the parameters of `policies.epsilon_greedy`, with the current epsilon."""
         return {"network": self.network, "epsilon": self.epsilon}
 
 
@@ -84,36 +84,36 @@ def make_pqn(
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes Q-learning of `Rollout` batches with lambda-returns; layer norms in the network keep it stable.
+    """Makes Q-learning on `Rollout` batches with lambda-returns; layer norms in the network keep it stable.
 
-    Minimises, over shuffled minibatches of sequences, `mean(loss(Q(s_t, a_t), G_t))` with
-    `G_t = r_t + discount ((1 - trace_decay) max_a Q(s_t+1, a) + trace_decay G_t+1)` of the network before the update.
+    Minimises, over shuffled minibatches of sequences, `mean(loss(Q(s_t, a_t), G_t))` with `G_t = r_t + discount ((1 -
+    trace_decay) max_a Q(s_t+1, a) + trace_decay G_t+1)` for the network before the update.
 
     Args:
-        q_function: of a discrete space, of expectations; its network should have layer norms.
-        optimizer: an optax transformation, clipping and schedule included.
-        num_epochs: passes over each rollout.
-        num_minibatches: optimiser steps per pass.
+        q_function: Q-function for a discrete space, with expectations; its network should have layer norms.
+        optimizer: optax transformation, including clipping and schedule.
+        num_epochs: number of passes over each rollout.
+        num_minibatches: number of minibatches, with one optimiser step each, per pass.
         sequence_length: see `make_ppo`.
         discount: gamma in [0, 1].
         trace_decay: lambda in [0, 1]. Paper: 0.65 for Atari.
         epsilon: share of random actions.
         loss: `(value, target) -> per element`.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything learns.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the network's parameters, see `apply_updates`; null: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. With an agent axis (rewards `[T, B, N]`) it is independent Q-learning, of the living.
+        The learner. With an agent axis (rewards `[T, B, N]`) it is independent Q-learning for living agents.
 
     Raises:
-        ValueError: a number is out of its range; when the first update is traced, the batch does not divide or values
-            are distributions.
+        ValueError: a number is out of its range; or, when the first update is traced, the batch does not divide into
+            minibatches, or values are distributions.
 
     References:
         Gallici et al. (2024), Simplifying deep temporal difference learning, algorithm 1.
 
-    Deviation: truncated steps bootstrap from their true successor; the released code takes them for terminated.
+    Deviation: truncated steps bootstrap from their true successor; the released code treats them as terminated.
     """
     check_counts(num_epochs=num_epochs, num_minibatches=num_minibatches, sequence_length=sequence_length)
     hyperparameters = {"discount": discount, "trace_decay": trace_decay, "epsilon": epsilon}
@@ -162,12 +162,12 @@ def make_pqn(
 
 
 def make_agent(environment: Environment, *, value: Callable[..., QFunction], **options: Any) -> Agent:
-    """Assembles PQN for an environment of one agent, or of a team.
+    """Assembles PQN for an environment with one agent, or for a team.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        **options: of `make_pqn` and of `rollout_agent`.
+        **options: further arguments of `make_pqn` and of `rollout_agent`.
     """
     q_function = value(environment.observation_space, environment.action_space)
     return rollout_agent(partial(make_pqn, q_function), make_epsilon_greedy(q_function), environment, **options)
@@ -176,7 +176,7 @@ def make_agent(environment: Environment, *, value: Callable[..., QFunction], **o
 def _targets(q_function: QFunction, network: Params, numbers: Numbers, rollout: Rollout) -> Array:
     """Computes lambda-returns `[T, B, ...]` from the best values of the true successors."""
     transition = rollout.transition
-    # All as one batch of single steps, from the carries that the policy had there.
+    # All as one batch of single steps, with the carries that the policy had there.
     rows = transition.terminated.size
     successor = jax.tree.map(lambda leaf: leaf.reshape(1, rows, *leaf.shape[2:]), input_of_successor(transition))
     carry = jax.tree.map(lambda leaf: leaf[1:].reshape(rows, *leaf.shape[2:]), rollout.carry)

@@ -1,4 +1,4 @@
-"""Preference learning of language models: pairs from any source, any loss, and a reference that may be renewed."""
+"""Preference learning for language models: pairs from any source, any loss, and a reference that may be renewed."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,7 +34,7 @@ from jaxagents.types import (
 
 @struct.dataclass
 class PreferenceState:
-    """Parameters, optimiser state, reference (None without), numbers and memories of the slots, and updates so far."""
+    """Parameters, optimiser state, reference (or None), numbers and memories of the slots, and number of updates."""
 
     params: Params
     opt_state: optax.OptState
@@ -60,36 +60,36 @@ def make_preference(
     """Makes a learner from preferences between episodes of the same task.
 
     Minimises the mean of `loss` over the rows that it counts. The log-probability of a row is the sum over its sampled
-    tokens; its length is their number. Slots may remember, as those of `policy_gradient.make_policy_gradient`.
+    tokens; its length is their number. Slots may have memory, as in `policy_gradient.make_policy_gradient`.
 
     Args:
-        model: learns.
-        optimizer: an optax transformation, clipping and schedule included.
-        loss: see `losses.preference`; it sees the rows of all devices, and notes what it remembers of all of them.
-        pairs: `(batch) -> types.Pairs`, see `ops.pairs`; what batches are is up to it and the collector.
-        reference: keeps the parameters that the run starts from, for losses that ask for them.
-        reference_acts: own episodes are those of the reference, the opponent of self-play, and not of the parameters
-            that are learned.
-        reference_every: updates of an iteration, after which the reference becomes what has been learned and the
-            optimiser starts anew; None keeps the reference that the run starts from.
-        microbatch_tokens: about how many tokens go through the model at once.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None lets everything learn.
+        model: language model that is trained.
+        optimizer: optax transformation, including clipping and schedule.
+        loss: see `losses.preference`; it sees the rows of all devices, and its memory covers them all.
+        pairs: `(batch) -> types.Pairs`, see `ops.pairs`; the kind of batch depends on it and on the collector.
+        reference: whether to keep the initial parameters of the run, for losses that need them.
+        reference_acts: whether own episodes are played by the reference, the opponent in self-play, instead of the
+            parameters that are trained.
+        reference_every: number of updates of an iteration, after which the reference becomes the trained parameters and
+            the optimiser is reset; None keeps the initial reference.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. Metrics: `loss`; of the compared rows `margin` (of log-ratios; of log-probabilities without a
-        reference), `accuracy` (share of positive margins), `log_prob_gap` (of the policy, preferred minus other) and
-        `preferred_log_prob`; `compared_fraction` of all rows; `gradient_norm`.
+        The learner. Metrics: `loss`; for the compared rows `margin` (of log-ratios, or of log-probabilities without a
+            reference), `accuracy` (share of positive margins), `log_prob_gap` (under the policy, preferred minus other)
+            and `preferred_log_prob`; `compared_fraction`, the share of compared rows; `gradient_norm`.
 
     Raises:
-        ValueError: `reference_every` is not positive, or there is no reference to renew or to act.
+        ValueError: `reference_every` is not positive, or there is no reference that could be renewed or act.
 
     References:
         Rafailov et al. (2023), "Direct Preference Optimization"; Chen et al. (2024), "Self-Play Fine-Tuning Converts
         Weak Language Models to Strong Language Models", algorithm 1 (SPIN: `reference_acts` and renewed).
 
-    Deviation: own episodes of SPIN are those of the latest reference only; the paper mixes in those of the one before.
+    Deviation: own episodes of SPIN come only from the latest reference; the paper mixes in those of the previous one.
     """
     if reference_every is not None and reference_every < 1:
         raise ValueError(f"`reference_every` must be at least 1, got {reference_every}; try null for never.")
@@ -148,11 +148,11 @@ def make_agent(
     """Assembles preference learning for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of an iteration) -> optax.GradientTransformation`.
         reference_every: see `make_preference`.
-        **options: of `make_preference`.
+        **options: further arguments of `make_preference`.
     """
     actor = policy(environment)
     options["reference_every"] = reference_every
@@ -167,9 +167,9 @@ def make_agent(
 def _slope(
     loss: Callable[..., tuple[RowLoss, dict[str, PyTree]]], rows: Mapping[str, Array | None], axis_name: str | None
 ) -> tuple[Array, dict[str, Any], dict[str, PyTree]]:
-    """Computes the derivative of the mean loss by the log-probability of every row of this device, metrics and summary.
+    """Computes the derivative of the mean loss in every row's log-probability on this device, metrics and summary.
 
-    The loss sees the rows of all devices: what it takes of the whole batch is the same on any number of them.
+    The loss sees the rows of all devices, so that batch statistics are the same on any number of devices.
     """
     size = rows["log_prob"].shape[0]
     first, num_devices = first_row(size, axis_name), 1 if axis_name is None else jax.lax.axis_size(axis_name)
@@ -182,7 +182,7 @@ def _slope(
         return jnp.sum(per_row) / jnp.maximum(jnp.sum(counted), 1), summary
 
     (mean, summary), slope = jax.value_and_grad(mean_loss, has_aux=True)(log_prob)
-    # Gradients are averaged over devices, of which each has its own rows.
+    # Gradients are averaged over devices, each of which has its own rows.
     own = num_devices * jax.lax.dynamic_slice(slope, (first,), (size,))
     return own, {"loss": mean} | _describe(log_prob, everyone["reference_log_prob"], everyone["pair"]), summary
 
@@ -214,7 +214,7 @@ def _log_prob_of_episodes(model: LanguageModel, microbatches: Microbatches, para
 def _renew(
     init_optimizer: Callable[[Params], optax.OptState], state: PreferenceState, reference_every: int | None
 ) -> PreferenceState:
-    """Begins another iteration where one is over."""
+    """Starts a new iteration if one is over."""
     if reference_every is None:
         return state
     over = state.num_updates % reference_every == 0

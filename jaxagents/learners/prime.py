@@ -1,4 +1,4 @@
-"""PRIME (Cui et al., 2025): implicit process rewards, log-ratios of a model that learns outcomes."""
+"""PRIME (Cui et al., 2025): implicit process rewards, the log-ratios of a model that learns outcomes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ from jaxagents.types import (
 
 @struct.dataclass
 class ImplicitRewardState:
-    """Parameters of the reward model, those that it started from, its optimiser state, and its numbers as arrays."""
+    """Parameters of the reward model, its initial parameters, its optimiser state, and its numbers as arrays."""
 
     params: Params
     reference: Params
@@ -48,31 +48,31 @@ def make_implicit_rewards(
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> Estimator:
-    """Makes a model of outcomes whose log-ratio to what it started from is a reward of every token.
+    """Makes a model of outcomes whose log-ratio to its initial parameters is a reward of every token.
 
-    `r_l = coefficient (log phi_l - log phi0_l)` of a sampled token. An episode succeeds with probability
-    `sigmoid(sum_l r_l)`, to which phi is fitted by cross-entropy; no turn needs a label. It judges a turn by its reward
-    plus `weight` times the sum of r over its tokens.
+    `r_l = coefficient (log phi_l - log phi0_l)` for a sampled token. An episode succeeds with probability
+    `sigmoid(sum_l r_l)`, to which phi is fitted by cross-entropy; no turn needs a label. The reward of a turn becomes
+    its own reward plus `weight` times the sum of r over its tokens.
 
     Args:
-        model: as the policy; phi starts as a copy of it.
-        layout: of the episodes.
-        optimizer: of phi.
-        coefficient: beta.
-        weight: of the implicit rewards beside the reward of the world.
-        microbatch_tokens: about how many tokens go through the model at once.
+        model: language model of the same kind as the policy; phi starts as a copy of the policy.
+        layout: layout of the episodes.
+        optimizer: optimiser of phi.
+        coefficient: beta, scale of the implicit rewards.
+        weight: weight of the implicit rewards relative to the reward of the world.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The estimator, for `with_estimator`. Metrics: `outcome_loss` (cross-entropy, log 2 = 0.69 knows nothing) and
-        `outcome_accuracy`, both before the step.
+        The estimator, for `with_estimator`. Metrics: `outcome_loss` (cross-entropy, log 2 = 0.69 for a constant guess)
+        and `outcome_accuracy`, both before the step.
 
     References:
         Cui et al. (2025), "Process Reinforcement through Implicit Rewards" (PRIME), algorithm 1 and eq. 3 (0.05);
         Yuan et al. (2024), "Free Process Rewards without Process Labels", proposition 3.1.
 
-    Deviation: rewards are those of turns, and the baseline is a choice of its own (`advantage=rloo_turn`); the paper's
-    are of tokens, less the mean over the other episodes of their mean token.
+    Deviation: rewards belong to turns, and the baseline is a separate choice (`advantage=rloo_turn`); the paper's
+        belong to tokens, minus the mean over the other episodes of their mean token reward.
     """
     microbatches = make_microbatches(layout, microbatch_tokens=microbatch_tokens)
 
@@ -132,16 +132,16 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent with implicit rewards of turns for a text world of one seat.
+    """Assembles a policy-gradient agent with implicit rewards of turns for a text world with one seat.
 
     Args:
-        environment: a text world of one seat.
-        estimator_optimizer: `(updates of the whole run) -> optax.GradientTransformation`, of the model of outcomes.
+        environment: a text world with one seat.
+        estimator_optimizer: `(updates of the whole run) -> optax.GradientTransformation` for the model of outcomes.
         coefficient: see `make_implicit_rewards`.
         weight: see `make_implicit_rewards`.
-        microbatch_tokens: about how many tokens go through the model at once.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `make_implicit_rewards`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

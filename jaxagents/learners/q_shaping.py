@@ -18,7 +18,7 @@ from jaxagents.types import Agent, Array, Discrete, Environment, Learner, Metric
 from jaxagents.values.q_function import QFunction
 
 Term = Callable[[QTermView], Array]
-_NUM_UPDATES = "num_updates"  # Of the steps of a sample, on their way to the objective.
+_NUM_UPDATES = "num_updates"  # Name under which a sample's steps carry the number of updates to the objective.
 
 
 def make_q_with_terms(
@@ -29,20 +29,21 @@ def make_q_with_terms(
     axis_name: str | None = None,
     **options: Any,
 ) -> Learner:
-    """Makes DQN that minimises `mean(weight * sum of terms)`.
+    """Makes a DQN that minimises `mean(weight * sum of terms)`.
 
     Args:
-        q_function: of expectations, without memory and noise.
+        q_function: Q-function with expectations, without memory and noise.
         optimizer: an optax transformation.
-        terms: by name, `(view: QTermView) -> [L, B]`, see `losses.q_shaping`.
+        terms: terms by name, `(view: QTermView) -> [L, B]`, see `losses.q_shaping`.
         axis_name: see `make_dqn`.
-        **options: further arguments of `make_dqn`, but for its slots.
+        **options: further arguments of `make_dqn`, except its slots.
 
     Returns:
-        The learner; metrics tell the mean of every term. The priority is the temporal difference, whatever the terms.
+        The learner; metrics include the mean of every term. The priority is the temporal difference, whatever the
+        terms.
 
     Raises:
-        ValueError: there is no term, a number is out of its range, or the function is noisy or has a memory.
+        ValueError: there are no terms, a number is out of its range, or the function is noisy or has a memory.
     """
     if not terms:
         raise ValueError("`terms` must name at least one term, got none; try losses.q_shaping.temporal_difference.")
@@ -85,12 +86,13 @@ def make_agent(environment: Environment, *, value: Callable[..., QFunction], **o
     """Assembles Q-learning with terms for an environment.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         value: `(observation_space, action_space) -> QFunction`.
-        **options: of `make_q_with_terms` and of `replay_agent`; rollouts must have what the terms read.
+        **options: further arguments of `make_q_with_terms` and of `replay_agent`; rollouts must contain what the terms
+            read.
 
     Raises:
-        ValueError: actions are not discrete, or settings do not fit.
+        ValueError: actions are not discrete, or settings are inconsistent.
     """
     if not isinstance(environment.action_space, Discrete) or environment.num_agents:
         raise ValueError(

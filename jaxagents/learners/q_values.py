@@ -1,4 +1,4 @@
-"""Action values along sampled sequences, with the memory and the noise that a network has."""
+"""Action values along sampled sequences, with the memory and the noise of a network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,27 +38,27 @@ def values_of_sample(
     burn_in: int,
     axis_name: str | None,
 ) -> tuple[Values, QView]:
-    """Computes the values of the steps to learn from, and what their targets are made of.
+    """Computes the values of the steps to learn from, and the inputs of their targets.
 
-    Sequences of S steps have `L = S - burn_in - num_steps + 1` steps to learn from, after the first `burn_in` ones,
-    which warm the memory up from the carry that was stored; each has an n-step target.
+    Sequences of S steps have `L = S - burn_in - num_steps + 1` steps to learn from, after the first `burn_in` steps,
+    which warm up the memory from the stored carry; each has an n-step target.
 
     Args:
-        q_function: of a discrete space.
+        q_function: Q-function for a discrete space.
         network: parameters of the online network.
         target_network: parameters of the target network.
-        batch: leaves `[S, B, ...]`, with agents `[S, B, N, ...]`.
-        key: of the noise.
+        batch: leaves `[S, B, ...]`, or `[S, B, N, ...]` with agents.
+        key: PRNG key of the noise.
         discount: gamma, per step.
-        num_steps: n; None takes all steps after the burn-in.
-        burn_in: steps that are not learned from.
-        axis_name: mapped axis over whose members the batch is spread.
+        num_steps: n; None uses all steps after the burn-in.
+        burn_in: number of first steps from which nothing is learned.
+        axis_name: mapped axis over which the batch is spread.
 
     Returns:
-        The values of the online network, `[L, B, ...]`, and the rest.
+        The values of the online network, `[L, B, ...]`, and the view for the targets.
 
     Raises:
-        ValueError: sequences are too short.
+        ValueError: the sequences are too short.
 
     References:
         Kapturowski et al. (2019), Recurrent experience replay in distributed reinforcement learning, section 3.
@@ -118,12 +118,12 @@ def values_of_sample(
 
 
 def discount_per_step(transition: Transition, discount: Array) -> Array:
-    """Returns the discount of every step, `[n, B]`, negative where the opponent values the successor."""
+    """Returns the discount of every step, `[n, B]`, negative if the opponent values the successor."""
     return jnp.broadcast_to(discount * transition.extras.get("perspective", 1.0), transition.terminated.shape)
 
 
 def _n_step(later: Transition, discount: Array, num_steps: int) -> tuple[Array, Array, Array]:
-    """Returns returns, discounts of the bootstrap and the steps before the successors, of every window of n steps."""
+    """Returns returns, bootstrap discounts and the steps before the successors, for every window of n steps."""
     start = jnp.arange(later.terminated.shape[0] - num_steps + 1)
     steps = jnp.arange(num_steps)[:, None] + start[None]
     reward = later.reward
@@ -139,9 +139,9 @@ def _n_step(later: Transition, discount: Array, num_steps: int) -> tuple[Array, 
 def _make_draw(
     draw_noise: Callable[[Array, int], PyTree] | None, key: Array, batch_size: int, axis_name: str | None
 ) -> Callable[[int, int], PyTree]:
-    """Makes `(number, num_steps) -> noise [num_steps, B, ...]`; every number has a stream of its own for each sequence.
+    """Makes `(number, num_steps) -> noise [num_steps, B, ...]`, with a random stream per number and sequence.
 
-    The noise is what a network reads besides its input; None where it reads none.
+    The noise is a network's input besides the observation; None if it needs none.
     """
     start = 0 if axis_name is None else jax.lax.axis_index(axis_name) * batch_size
 
@@ -155,7 +155,7 @@ def _make_draw(
 
 
 def _burn_in(q_function: QFunction, params: Params, batch: Sample, num_steps: int, noise: PyTree) -> Carry:
-    """Returns the carry after the first steps, from the one that was stored; no gradient flows through it."""
+    """Returns the carry after the first steps, from the stored one; no gradient flows through it."""
     if not jax.tree.leaves(batch.carry) or not num_steps:
         return batch.carry
     inputs = input_of(jax.tree.map(lambda leaf: leaf[:num_steps], batch.transition)).replace(noise=noise)

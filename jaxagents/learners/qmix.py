@@ -41,26 +41,27 @@ def make_value_decomposition(
     observation_space: PyTree,
     **options: Any,
 ) -> Learner:
-    """Makes DQN of the team's value, over `Sample` batches with an agent axis.
+    """Makes a DQN of the team's value, over `Sample` batches with an agent axis.
 
     Minimises `mean(weight * huber(return + discount^n Q_target(s_t+n, a*) - Q(s_t, a_t)))` over the steps t to learn
-    from, where `Q(s, a) = mixer(q_1(h_1, a_1), ..., q_N(h_N, a_N), s)` and `a*` holds the best action of every agent.
-    Rewards are means over the living agents, as the episode's return is. Dead agents, and those that only pad, add a
-    value of zero.
+    from, where `Q(s, a) = mixer(q_1(h_1, a_1), ..., q_N(h_N, a_N), s)` and `a*` contains the best action of every
+    agent. Rewards are means over living agents, like the episode's return. Dead agents, and padding, add a value of
+    zero.
 
     Args:
-        q_function: of one agent, applied along the agent axis; `h_i` is its observation, or what its memory holds of
-            the sequence. See `separate_parameters` for one of each.
-        mixer: a module of `networks.mixers`; sums give VDN, monotonic mixtures QMIX.
-        optimizer: an optax transformation, clipping and schedule included.
-        num_agents: N.
-        observation_space: of one agent; gives the size of the state (see `learners.agents.team_state`).
+        q_function: Q-function of one agent, applied along the agent axis; `h_i` is its observation, or its memory of
+            the sequence. For separate Q-functions, see `separate_parameters`.
+        mixer: module of `networks.mixers`; sums give VDN, monotonic mixtures give QMIX.
+        optimizer: optax transformation, including clipping and schedule.
+        num_agents: N, number of agents.
+        observation_space: observation space of one agent; defines the size of the state (see
+            `learners.agents.team_state`).
         **options: further arguments of `make_dqn`.
 
     Returns:
         The learner; wrap it in `with_replay`. Its network is `{"agents", "mixer"}`. `extras["next_action_mask"]` (bool
-        `[n, B, N, A]`) restricts the maxima, `extras["agent_mask"]` and `extras["next_agent_mask"]` (bool `[n, B, N]`)
-        say who is alive.
+        `[n, B, N, A]`) restricts the maxima, and `extras["agent_mask"]` and `extras["next_agent_mask"]` (bool `[n, B,
+        N]`) say who is alive.
 
     Raises:
         ValueError: a number is out of its range, there is no team, or the values are noisy or distributions.
@@ -79,16 +80,16 @@ def make_value_decomposition(
 
 
 def make_team(q_function: QFunction, mixer: nn.Module, num_agents: int, observation_space: PyTree) -> QFunction:
-    """Makes the values that the agents act by, of the parameters of a value decomposition.
+    """Makes the values by which the agents act, with the parameters of a value decomposition.
 
     Args:
         q_function: see `make_value_decomposition`.
         mixer: see `make_value_decomposition`.
-        num_agents: N.
-        observation_space: of one agent.
+        num_agents: N, number of agents.
+        observation_space: observation space of one agent.
 
     Returns:
-        The function; parameters `{"agents", "mixer"}`.
+        The function, with parameters `{"agents", "mixer"}`.
 
     Raises:
         ValueError: there is no team.
@@ -121,11 +122,11 @@ def make_agent(
     """Assembles value decomposition for a team.
 
     Args:
-        environment: gives the spaces and the number of agents.
+        environment: environment that defines the spaces and the number of agents.
         value: `(observation_space, action_space) -> QFunction` of one agent.
         mixer: see `make_value_decomposition`.
-        share_parameters: False gives every agent parameters of its own.
-        **options: of `make_value_decomposition` and of `replay_agent`.
+        share_parameters: whether all agents share parameters.
+        **options: further arguments of `make_value_decomposition` and of `replay_agent`.
     """
     space, num_agents = environment.observation_space, environment.num_agents
     q_function = value(space, environment.action_space)
@@ -163,7 +164,7 @@ def _loss(
 
 
 def _share_rewards(num_agents: int, batch: Sample) -> Sample:
-    """Gives every agent the mean over the living."""
+    """Gives every agent the mean reward over living agents."""
     transition = batch.transition
     if transition.reward.shape[2:] != (num_agents,):
         raise ValueError(f"`reward` must be [n, B, {num_agents}] for the mixer, got {transition.reward.shape}.")
@@ -174,9 +175,9 @@ def _share_rewards(num_agents: int, batch: Sample) -> Sample:
 def _require_expectations(
     q_function: QFunction, num_agents: int, observation_space: PyTree, options: Mapping[str, Any]
 ) -> None:
-    """Refuses what the mixture of values has no place for."""
+    """Refuses values that a mixture of expectations cannot use."""
     if num_agents < 1:
-        return  # Refused with the team.
+        return  # `make_team` refuses this.
     if q_function.draw_noise or q_function.draw_learning_noise:
         raise ValueError("`value` must be without noise in a mixture, got one with noise; try value.noise_scale=null.")
     if options.get("target"):

@@ -1,4 +1,4 @@
-"""RAFT (Dong et al., 2023), ReST-EM, STaR, AgentEvol: imitation of own chosen episodes, in iterations."""
+"""RAFT (Dong et al., 2023), ReST-EM, STaR, AgentEvol: imitation of selected own episodes, in iterations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,18 +36,18 @@ from jaxagents.types import (
 
 @struct.dataclass
 class IteratedState:
-    """State of the imitation, what it begins anew from, and the episodes that it learns from.
+    """State of the imitation, its starting point for new iterations, and the episodes from which it learns.
 
     Attributes:
-        inner: of the imitation.
-        base: parameters that every iteration starts from; None where it goes on from the one before.
-        demonstrations: `Episode` of an expert's rows, which stay; None without.
-        num_stored: int32, rows of `demonstrations` that are filled.
+        inner: state of the imitation.
+        base: parameters from which every iteration starts; None if it continues from the previous one.
+        demonstrations: `Episode` of an expert's rows, which are kept; None without demonstrations.
+        num_stored: int32, number of filled rows of `demonstrations`.
         store: `Episode` of C own rows, the newest ones first.
-        filled: bool `[C]`, rows that hold an episode.
-        num_updates: int32, batches so far.
-        numbers: of the choice.
-        memory: of the choice.
+        filled: bool `[C]`, which rows hold an episode.
+        num_updates: int32, number of batches so far.
+        numbers: hyper-parameters of the selection.
+        memory: memory of the selection.
     """
 
     inner: State
@@ -61,7 +61,7 @@ class IteratedState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -80,30 +80,32 @@ def make_iterated(
     num_updates: int = 1,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that plays `num_collects` batches, imitates what it chose of them, and begins again.
+    """Makes a learner that plays `num_collects` batches, imitates the selected episodes, and starts over.
 
     Iteration m plays with the parameters theta_m, keeps the episodes that `select` chooses in the store D, and makes
     `num_steps` steps towards `theta_{m+1} = argmax E_{tau ~ D} [log pi(tau)]`, from theta_m or from the start.
 
     Args:
-        imitation: a supervised learner of `Episode` batches, or one around it.
-        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
-        select: `(view: EpisodeView, *, axis_name) -> bool [B]`, see `ops.imitation`; filters of groups are such, too.
-        num_collects: batches of an iteration.
-        num_steps: optimiser steps of an iteration; none is made while nothing is stored.
-        batch_size: episodes of a step, drawn without repetition; in rotation where the store has fewer.
-        capacity: C, own episodes that can be stored; the oldest ones are forgotten first.
-        num_demonstrations: an expert's episodes that are imitated, too, the first ones of `Demonstrated` batches.
-        restart: every iteration begins from the parameters and the optimiser of the start, not from the iteration
-            before.
-        forget: own episodes are those of the latest iteration alone.
-        num_updates: of the whole run, for choices that ask how far it is.
-        axis_name: mapped device axis. Every device holds the episodes of all, and takes its share of those of a step,
-            or all of them where they do not divide.
+        imitation: supervised learner of `Episode` batches, or a wrapper of one.
+        example: batch of arrays or `ShapeDtypeStruct`s, which defines the shapes.
+        select: `(view: EpisodeView, *, axis_name) -> bool [B]`, see `ops.imitation`; filters of groups can be used,
+            too.
+        num_collects: number of batches in an iteration.
+        num_steps: number of optimiser steps in an iteration; none is made while nothing is stored.
+        batch_size: number of episodes in a step, drawn without repetition; in rotation if the store has fewer.
+        capacity: C, number of own episodes that can be stored; the oldest ones are forgotten first.
+        num_demonstrations: number of an expert's episodes that are also imitated, the first ones of `Demonstrated`
+            batches.
+        restart: whether every iteration starts from the initial parameters and optimiser, not from the previous
+            iteration.
+        forget: whether own episodes are only those of the latest iteration.
+        num_updates: number of updates of the whole run, for choices that depend on progress.
+        axis_name: mapped device axis. Every device stores the episodes of all, and takes its share of those of a step,
+            or all of them if they do not divide evenly.
 
     Returns:
-        The learner of `Episode` batches, of `Demonstrated` ones with `num_demonstrations`. Metrics are those of the
-        imitation, means over the steps of an iteration, and `selected_fraction` of the episodes and `stored` own ones.
+        The learner of `Episode` batches, or of `Demonstrated` ones with `num_demonstrations`. Metrics are those of the
+        imitation, as means over the steps of an iteration, `selected_fraction` of the episodes, and `stored` own ones.
 
     Raises:
         ValueError: a count is not positive, or batches have no demonstrations.
@@ -113,7 +115,7 @@ def make_iterated(
         Human Data", algorithm 1 (ReST^EM: `successful`, `restart`); Xi et al. (2024), "AgentGym", algorithm 1
         (AgentEvol: `successful`, `restart`, demonstrations).
 
-    Deviation: a step draws its episodes afresh, where the papers go through the store in epochs.
+    Deviation: every step draws its episodes anew, whereas the papers go through the store in epochs.
     """
     check_counts(num_collects=num_collects, num_steps=num_steps, batch_size=batch_size, capacity=capacity)
     if num_demonstrations < 0 or (num_demonstrations and not isinstance(example, Demonstrated)):
@@ -137,7 +139,7 @@ def make_iterated(
         )
 
     def keep(state: IteratedState, batch: Any) -> tuple[IteratedState, Array]:
-        """Stores what is to be imitated; returns which own episodes of this device were chosen."""
+        """Stores the episodes to imitate; returns which own episodes of this device were selected."""
         own = _own(batch)
         chosen, summary = settings.open(state.settings)[1]["select"](EpisodeView(episode=own), axis_name=axis_name)
         rows, all_chosen = rows_of_all_devices((own, chosen), axis_name)
@@ -200,13 +202,13 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles iterated imitation of one's own episodes for a text world.
+    """Assembles iterated imitation of the policy's own episodes for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`.
-        optimizer: `(optimiser steps) -> optax.GradientTransformation`: of an iteration where it begins anew, else of
-            the whole run.
+        optimizer: `(optimiser steps) -> optax.GradientTransformation`, for the steps of an iteration if it restarts,
+            else for those of the whole run.
         select: see `make_iterated`.
         num_collects: see `make_iterated`.
         num_steps: see `make_iterated`.
@@ -215,7 +217,7 @@ def make_agent(
         num_demonstrations: see `make_iterated`.
         restart: see `make_iterated`.
         forget: see `make_iterated`.
-        trainable: see `apply_updates`.
+        trainable: parameters that are trained, see `apply_updates`.
         axis_name: see `make_iterated`.
         **options: further arguments of `learners.supervised.make_supervised`.
 
@@ -265,7 +267,7 @@ def _show(state: IteratedState, demonstrations: Episode) -> IteratedState:
 
 
 def _joined(demonstrations: Episode, own: Episode) -> Episode:
-    """Puts an expert's episodes and own ones into one; the value that follows a cut counts for neither."""
+    """Joins an expert's episodes and own ones; values after truncations count for neither."""
     both = [episode.replace(bootstrap_value=None) for episode in (demonstrations, own)]
     return jax.tree.map(lambda one, other: jnp.concatenate([one, other]), *both)
 

@@ -1,4 +1,4 @@
-"""ReLIFT (Ma et al., 2025): imitation of demonstrations of unsolved tasks between updates of reinforcement."""
+"""ReLIFT (Ma et al., 2025): imitates demonstrations of unsolved tasks between reinforcement updates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,13 +34,13 @@ Choose = Callable[[Array, Array], Array]
 
 @struct.dataclass
 class InterleavedState:
-    """State of the reinforcement, and demonstrations that wait for their step, the newest ones first.
+    """State of the reinforcement, and demonstrations that wait for a supervised step, the newest ones first.
 
     Attributes:
-        inner: of the reinforcement.
+        inner: state of the reinforcement.
         waiting: `Episode` of C rows.
-        filled: bool `[C]`, rows that hold a demonstration.
-        opt_state: of the supervised steps.
+        filled: bool `[C]`, which rows hold a demonstration.
+        opt_state: optimiser state of the supervised steps.
     """
 
     inner: State
@@ -50,7 +50,7 @@ class InterleavedState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -66,24 +66,24 @@ def make_interleaved(
 ) -> Learner:
     """Makes a learner that also imitates an expert on some of the tasks.
 
-    Every update first lets the demonstrations of the chosen tasks wait, at the front of the queue, then learns from
-    the policy's own episodes, and then, if at least `batch_size` demonstrations wait, takes the newest `batch_size` of
-    them out and makes one supervised step on them. Both change the same parameters, each with an optimiser state of
-    its own, so that the moments of one do not scale the steps of the other.
+    Every update first puts the demonstrations of the chosen tasks in front of a queue, then learns from the policy's
+    own episodes, and then, if at least `batch_size` demonstrations are waiting, removes the newest `batch_size` of them
+    and makes one supervised step on them. Both steps change the same parameters, but have separate optimiser states, so
+    that the moments of one do not scale the steps of the other.
 
     Args:
-        reinforcement: a policy-gradient learner of `Episode` batches, or one around it.
-        supervised: a supervised learner of `Episode` batches with the same `axis_name`.
-        example: a batch as arrays or `ShapeDtypeStruct`s; gives the shapes.
-        choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations are to wait.
-        batch_size: demonstrations per supervised step.
-        capacity: C, demonstrations that can wait; the oldest ones are forgotten.
-        axis_name: mapped device axis. Every device holds the demonstrations of all, and takes its share of those of a
-            step, or all of them where they do not divide.
+        reinforcement: policy-gradient learner of `Episode` batches, or a wrapper of one.
+        supervised: supervised learner of `Episode` batches with the same `axis_name`.
+        example: batch of arrays or `ShapeDtypeStruct`s, which defines the shapes.
+        choose: `(success bool [n, G], key) -> bool [n]`, the tasks whose demonstrations join the queue.
+        batch_size: number of demonstrations per supervised step.
+        capacity: C, number of demonstrations that can wait; the oldest ones are dropped.
+        axis_name: mapped device axis. Every device stores the demonstrations of all, and takes its share of those of a
+            step, or all of them if they do not divide evenly.
 
     Returns:
-        The learner of `Demonstrated` batches. Metrics are those of the reinforcement, and `demonstrations` (used up in
-        this update), `demonstrated_fraction` (tasks whose demonstrations were put in the queue), `waiting`.
+        The learner of `Demonstrated` batches. Metrics are those of the reinforcement, `demonstrations` (used in this
+        update), `demonstrated_fraction` (tasks whose demonstrations joined the queue), and `waiting`.
 
     Raises:
         ValueError: counts are not positive, or the capacity is smaller than a batch.
@@ -92,8 +92,8 @@ def make_interleaved(
         Ma et al. (2025), "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest
         Questions", algorithm 1.
 
-    Deviation: at most one supervised step per update, as in the paper; what does not fit into the queue is lost, where
-    the paper's is unbounded.
+    Deviation: at most one supervised step per update, as in the paper; demonstrations that do not fit into the queue
+        are lost, whereas the paper's queue is unbounded.
     """
     if batch_size < 1 or capacity < batch_size:
         raise ValueError(
@@ -151,7 +151,7 @@ def unsolved(success: Array, key: Array) -> Array:
 
 
 def as_many_as_unsolved(success: Array, key: Array) -> Array:
-    """Chooses as many tasks as `unsolved`, at random: its ablation."""
+    """Chooses the same number of tasks as `unsolved`, but at random: its ablation."""
     return jax.random.permutation(key, unsolved(success, key))
 
 
@@ -175,16 +175,16 @@ def make_agent(
     """Assembles reinforcement with supervised steps in between for a text world.
 
     Args:
-        environment: a text world.
-        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation`, of both; each has a state
-            of its own, and a schedule of supervised steps, which are fewer, does not come to its end.
+        environment: text world.
+        optimizer: `(optimiser steps of the reinforcement) -> optax.GradientTransformation` for both; each has a
+            separate state, and the schedule of supervised steps, which are fewer, does not reach its end.
         choose: see `make_interleaved`.
         batch_size: see `make_interleaved`.
         capacity: see `make_interleaved`.
-        microbatch_tokens: about how many tokens go through the model at once.
-        trainable: of both, see `apply_updates`.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        trainable: parameters that are trained, see `apply_updates`.
         axis_name: see `make_interleaved`.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "trainable": trainable, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, optimizer=optimizer, **both, **options)

@@ -1,4 +1,4 @@
-"""Experience replay as a combinator of learners."""
+"""Experience replay, as a combinator of learners."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,12 +36,12 @@ _CARRY = "carry"
 
 @struct.dataclass
 class ReplayState:
-    """State of a learner beside its replay buffer.
+    """State of a learner and its replay buffer.
 
     Attributes:
         inner: state of the learner.
         buffer: state of the buffer; every leaf is split over devices.
-        settings: the importance exponent.
+        settings: importance exponent.
     """
 
     inner: Any
@@ -64,29 +64,30 @@ def with_replay(
     num_updates: int = 1,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of samples into a learner of rollouts.
+    """Turns a learner of samples into a learner of rollouts.
 
-    An update adds the rollout to the buffer, then `updates_per_rollout` times samples, updates the learner, and writes
-    the priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be sampled,
-    the learner stays as it is. Priorities that are not finite leave the old ones; the metric `priority`, their mean,
-    is not finite then, which stops a run.
+    An update adds the rollout to the buffer; then, `updates_per_rollout` times, it draws a sample, updates the learner,
+    and stores the priorities that the learner reports as `metrics["priority"]` (float `[B]`). Until the buffer can be
+    sampled, the learner does not change. Priorities that are not finite do not replace the old ones; the metric
+    `priority`, their mean, is then not finite either, which stops a run.
 
     Args:
-        learner: of batches of `Sample`s.
-        buffer: `data.buffers.Buffer`.
-        batch: a rollout as arrays or `ShapeDtypeStruct`s, over all devices; gives the shapes. See `rollout_shapes`.
-        updates_per_rollout: updates of the learner after each.
-        importance_exponent: beta in [0, 1], to which the weights of a prioritised buffer are raised; 1 corrects fully.
-            May be a schedule over rollouts. Schaul et al. (2016): from 0.4 to 1.
-        num_updates: rollouts of the whole run, for the schedule.
-        axis_name: mapped axis over whose members rollouts and buffer are split.
+        learner: learner for batches of `Sample`s.
+        buffer: replay buffer, see `data.buffers.Buffer`.
+        batch: rollout of arrays or `ShapeDtypeStruct`s, over all devices, which defines the shapes. See
+            `rollout_shapes`.
+        updates_per_rollout: number of updates of the learner after each rollout.
+        importance_exponent: beta in [0, 1], the exponent of the weights of a prioritised buffer; 1 corrects fully. It
+            may be a schedule over rollouts. Schaul et al. (2016): from 0.4 to 1.
+        num_updates: number of rollouts in the whole run, for the schedule.
+        axis_name: mapped axis over which rollouts and buffer are split.
 
     Returns:
-        The learner. Metrics are means over the updates that took place. Of a policy with memory, the carries that it
-        had when it acted are kept, and samples begin with theirs (Kapturowski et al., 2019: stored state).
+        The learner. Metrics are means over the updates that took place. For a policy with memory, the carries at the
+        time of acting are stored, and samples begin with them (Kapturowski et al., 2019: stored state).
 
     Raises:
-        ValueError: if `updates_per_rollout` is less than 1 or the exponent is out of its range.
+        ValueError: `updates_per_rollout` is less than 1, or the exponent is out of its range.
     """
     check_counts(updates_per_rollout=updates_per_rollout)
     check_fractions(importance_exponent=importance_exponent)
@@ -107,7 +108,7 @@ def with_replay(
         buffer_state = buffer.add(state.buffer, _to_store(batch))
         ready = buffer.can_sample(buffer_state)
         if axis_name is not None:
-            # The same on all devices already; this tells the compiler so.
+            # These already agree on all devices; this tells the compiler so.
             ready = jax.lax.pmin(ready.astype(jnp.int32), axis_name) > 0
         exponent = settings.open(state.settings)[0]["importance_exponent"]
 
@@ -115,7 +116,7 @@ def with_replay(
             sample_key, update_key = keys
             transition, weight, indices = buffer.sample(state.buffer, sample_key)
             sample = _to_sample(transition, weight**exponent)
-            # The buffer stays outside of the `cond`, which may copy what it returns.
+            # The buffer stays outside the `cond`, which may copy what it returns.
             inner, metrics = _update_if(ready, learner, state.inner, update_key, sample)
             metrics = dict(metrics)
             priority = metrics.pop("priority", None)
@@ -138,9 +139,9 @@ def with_replay(
 
 
 def _to_store(batch: Rollout) -> Transition:
-    """Returns what is kept of a rollout: with memory, also the carry before every step, and what came before it.
+    """Returns what is stored of a rollout: with memory, also the carry before every step, and the previous action.
 
-    Who learns from it draws noise of its own.
+    A learner of the samples draws its own noise.
     """
     transition = batch.transition.replace(noise=None)
     if not jax.tree.leaves(batch.carry):
@@ -168,17 +169,17 @@ def replay_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Joins a policy with the learner of its samples: those of its rollouts, or of a data set.
+    """Combines a policy with a learner of samples, drawn from its rollouts or from a data set.
 
     Args:
         make_learner: `(optimizer, *, num_updates, axis_name, **options) -> Learner` of batches of `Sample`s.
-        policy: a `Policy`, or a `LatentModel` that a search acts with; has the parameters of the learner.
-        environment: gives the observation space.
-        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, or what `make_learner` takes.
-        buffer: `data.buffers.Buffer`, holds raw observations; None where batches are samples of a data set.
+        policy: `Policy`, or a `LatentModel` with which a search acts; has the parameters of the learner.
+        environment: environment that defines the observation space.
+        optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`, or what `make_learner` accepts.
+        buffer: replay buffer of raw observations, see `data.buffers.Buffer`; None if batches are samples of a data set.
         updates_per_rollout: see `with_replay`; 1 without a buffer.
         importance_exponent: see `with_replay`.
-        normalize_observations: standardises observations by running statistics of the samples.
+        normalize_observations: whether to standardise observations by running statistics of the samples.
         axis_name: see `with_replay`.
         **options: further arguments of `make_learner`.
 
@@ -187,12 +188,12 @@ def replay_agent(
 
     Raises:
         ValueError: a setting is out of its range, or there are several updates for one sample of a data set; later,
-            samples for a buffer, or rollouts where there is none.
+            samples are given to a buffer, or rollouts without a buffer.
     """
     space = environment.observation_space
     make: Callable[..., Learner] = partial(make_learner, axis_name=axis_name, **options)
     check_counts(updates_per_rollout=updates_per_rollout)
-    make(optimizer(1))  # Refuses settings before anything is compiled.
+    make(optimizer(1))  # Refuses invalid settings before anything is compiled.
     if buffer is None and updates_per_rollout != 1:
         raise ValueError(
             f"`updates_per_rollout` must be 1 without a buffer, got {updates_per_rollout}: every sample is a batch; "
@@ -228,7 +229,7 @@ def replay_agent(
 
 
 def _without_priority(learner: Learner) -> Learner:
-    """Makes a learner of samples that nobody draws by priority."""
+    """Makes a learner of samples that are not drawn by priority."""
 
     def update(state: State, key: Array, batch: Sample) -> tuple[State, Metrics]:
         state, metrics = learner.update(state, key, batch)
@@ -238,7 +239,7 @@ def _without_priority(learner: Learner) -> Learner:
 
 
 def first_step(tree: PyTree) -> PyTree:
-    """Returns the first step of sequences: leaves `[n, B, ...]` give `[B, ...]`."""
+    """Returns the first step of sequences: leaves `[n, B, ...]` become `[B, ...]`."""
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
@@ -251,9 +252,9 @@ def gather_step(tree: PyTree, index: Array) -> PyTree:
 def _update_if(
     ready: Array, learner: Learner, state: State, key: Array, sample: Sample
 ) -> tuple[State, dict[str, Any]]:
-    """Updates the learner where `ready`, otherwise returns its state and metrics of zeros."""
+    """Updates the learner if `ready`, otherwise returns its state and metrics of zeros."""
 
-    update = jax.jit(learner.update, inline=True)  # Python runs it once for all that is below.
+    update = jax.jit(learner.update, inline=True)  # Python runs it once for all uses below.
 
     def skip(state: State, key: Array, sample: Sample) -> tuple[State, Metrics]:
         _, shapes = jax.eval_shape(update, state, key, sample)
@@ -263,7 +264,7 @@ def _update_if(
         updated = update(state, key, sample)
         return jax.tree.map(lambda new, old: jnp.where(ready, new, old), updated, skip(state, key, sample))
 
-    # At a branch, a GPU would wait for the host, and copy all that the branch returns.
+    # At a branch, a GPU would wait for the host, and copy everything that the branch returns.
     branch = partial(jax.lax.cond, ready, update, skip)
     return jax.lax.platform_dependent(state, key, sample, cuda=select, rocm=select, default=branch)
 

@@ -1,4 +1,4 @@
-"""Reward models (Ouyang et al., 2022): the value at the end of an answer, trained from pairs, and paid as a reward."""
+"""Reward models (Ouyang et al., 2022): the value at the end of an answer, trained on pairs, and used as a reward."""
 
 from collections.abc import Callable
 from functools import partial
@@ -54,15 +54,15 @@ def make_reward_model(
     Minimises `mean log(1 + exp(-(r(preferred) - r(other))))`, where r is the value at the last sampled token.
 
     Args:
-        model: has a value head.
-        optimizer: an optax transformation, clipping and schedule included.
-        pairs: `(batch) -> types.Pairs`, see `ops.pairs`, of rows of the same device.
-        microbatch_tokens: about how many tokens go through the model at once.
-        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None lets everything learn.
+        model: language model with a value head.
+        optimizer: optax transformation, including clipping and schedule.
+        pairs: `(batch) -> types.Pairs`, see `ops.pairs`, between rows of the same device.
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. Metrics: `loss`, and of the pairs `margin` and `accuracy` (share of positive margins).
+        The learner. Metrics: `loss`, and for the pairs `margin` and `accuracy` (share of positive margins).
 
     Raises:
         ValueError: the model has no value head.
@@ -85,7 +85,7 @@ def make_reward_model(
         microbatches = make_microbatches(episode.layout, microbatch_tokens=microbatch_tokens)
         score = score_answers(model, state.params, episode, microbatch_tokens=microbatch_tokens)
         count = jnp.sum(compared, dtype=jnp.float32)
-        # Gradients are averaged over devices, whose numbers of pairs may differ.
+        # Gradients are averaged over devices, which may have different numbers of pairs.
         mean_count = count if axis_name is None else jax.lax.pmean(count, axis_name)
 
         def loss(score: Array) -> Array:
@@ -119,10 +119,10 @@ def make_agent(
     """Assembles a reward model for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`, whose model has a value head.
         optimizer: `(optimiser steps) -> optax.GradientTransformation`.
-        **options: of `make_reward_model`.
+        **options: further arguments of `make_reward_model`.
     """
     actor = policy(environment)
 
@@ -138,11 +138,11 @@ def make_model_reward(
     """Makes the reward of a reward model, a slot of policy gradients: `world_scale * reward + scale * r` at the end.
 
     Args:
-        model: of the reward model; it reads the tokens of the policy.
-        params: of it; they are part of the learner's state.
-        scale: of what it pays at the last turn of an episode.
-        world_scale: of what the world pays.
-        microbatch_tokens: about how many tokens go through the model at once.
+        model: language model of the reward model, with the same tokens as the policy.
+        params: parameters of the reward model; they become part of the learner's state.
+        scale: scale of the model's reward, in the last turn of an episode.
+        world_scale: scale of the world's reward.
+        microbatch_tokens: approximate number of tokens per pass through the model.
 
     Returns:
         The slot, `(view, *, axis_name) -> reward [B, T]`.
@@ -174,7 +174,7 @@ def score_answers(model: LanguageModel, params: Params, episode: Episode, *, mic
 
 
 def last_tokens(episode: Episode) -> Array:
-    """Returns the last sampled token of each episode, bool `[B, T, S]`; none where nothing was sampled."""
+    """Returns the last sampled token of each episode, bool `[B, T, S]`; none if nothing was sampled."""
     mask = episode.action_mask
     place = jnp.arange(mask[0].size).reshape(1, *mask.shape[1:])
     return mask & (place == jnp.max(jnp.where(mask, place, -1), axis=(1, 2), keepdims=True))

@@ -21,11 +21,11 @@ from jaxagents.types import REPLICATED, Array, Box, Metrics, Params, PyTree, Tra
 
 @struct.dataclass
 class CountState:
-    """State of counts.
+    """State of the visit counts.
 
     Attributes:
         projection: float32 `[D, K]`, random.
-        counts: how often each code was reached, float32 `[2^K]`; int32 `[B, 2^K]` of the running episodes.
+        counts: number of visits to each code, float32 `[2^K]`; int32 `[B, 2^K]` for the running episodes.
     """
 
     projection: Array
@@ -41,29 +41,30 @@ def make_count_bonus(
     planes: Sequence[int] | None = None,
     axis_name: str | None = None,
 ) -> Bonus:
-    """Makes the bonus `1 / sqrt(n)` of the n-th visit of a code, those of the same rollout included.
+    """Makes the bonus `1 / sqrt(n)` for the n-th visit to a code, including visits in the same rollout.
 
-    Where an episode begins counts as a visit, too, and pays nothing.
+    The initial state of an episode also counts as a visit, but earns no bonus.
 
     Args:
         observation_space: any box; observations are flattened.
         action_space: not used.
-        num_bits: K of the codes, at most 20.
-        episodic: whether visits of the running episode alone count.
-        planes: indices on the last axis of observations that tell places apart, such as that of the agent's cell on a
-            grid; None: all that is observed.
-        axis_name: mapped device axis over whose members rollouts are split.
+        num_bits: K, number of bits of the codes, at most 20.
+        episodic: whether only visits in the running episode count.
+        planes: indices on the last axis of observations that distinguish places, such as that of the agent's cell on a
+            grid; None: the whole observation.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
-        The bonus. Metrics: `codes`, the number of codes that were reached; of the running episodes, on average.
+        The bonus. Metrics: `codes`, the number of codes that were reached; with `episodic`, the mean over running
+            episodes.
 
     Raises:
-        ValueError: `num_bits` is not from 1 to 20, or observations do not have the planes.
+        ValueError: `num_bits` is not from 1 to 20, or observations do not have these planes.
 
     References:
         Tang et al. (2017), #Exploration: A study of count-based exploration for deep RL, algorithm 1; Henaff, Jiang and
         Raileanu (2023), A study of global and episodic bonuses for exploration in contextual MDPs, section 3 (episodic
-        counts, places by what is chosen of an observation).
+        counts, places by selected parts of an observation).
     """
     del action_space
     _check_bits(num_bits)
@@ -101,13 +102,13 @@ class DistillationState:
     """State of random network distillation.
 
     Attributes:
-        target: parameters that stay as they were drawn.
-        predictor: parameters that learn to say what the target says.
-        opt_state: of the optimiser.
-        observations: statistics that observations are normalised with.
+        target: fixed random parameters.
+        predictor: parameters that are trained to predict the target's output.
+        opt_state: state of the optimiser.
+        observations: statistics that normalise observations.
         bonuses: statistics of the bonuses.
-        projection: `[D, K]` of NovelD, empty without.
-        visited: int32 `[B, 2^K]` of NovelD, visits of codes in the running episodes; empty without.
+        projection: `[D, K]` for NovelD, else empty.
+        visited: int32 `[B, 2^K]` for NovelD, visits to codes in the running episodes; else empty.
     """
 
     target: Params
@@ -131,22 +132,23 @@ def make_distillation_bonus(
     once_per_episode: bool = True,
     axis_name: str | None = None,
 ) -> Bonus:
-    """Makes the bonus of random network distillation, `mean((predictor(s') - target(s'))^2)`, or of NovelD over it.
+    """Makes the bonus of random network distillation, `mean((predictor(s') - target(s'))^2)`, or NovelD's from it.
 
-    Observations are normalised and clipped to five deviations; bonuses are divided by their running deviation. NovelD
-    pays `max(novelty(s') - rise novelty(s), 0)` at the first visit of s' in its episode, with the norm as the novelty,
-    `|predictor(s) - target(s)|`.
+    Observations are normalised and clipped to five standard deviations; bonuses are divided by their running deviation.
+    NovelD's bonus is `max(novelty(s') - rise novelty(s), 0)` for the first visit to s' in its episode, with the norm as
+    the novelty, `|predictor(s) - target(s)|`.
 
     Args:
         observation_space: any box; observations are flattened.
         action_space: not used.
-        encoder: `[..., D] -> [..., F]`, of target and predictor; its last layer should be linear.
-        learning_rate: of Adam.
-        num_steps: of the predictor per rollout, each on all of it.
+        encoder: `[..., D] -> [..., F]`, for target and predictor; its last layer should be linear.
+        learning_rate: learning rate of Adam.
+        num_steps: number of steps of the predictor per rollout, each on the whole rollout.
         rise: alpha of NovelD (paper: 0.5); None for random network distillation.
-        num_bits: of the codes by which NovelD knows places again.
-        once_per_episode: whether NovelD pays at first visits only; False where another bonus counts episodes.
-        axis_name: mapped device axis over whose members rollouts are split.
+        num_bits: number of bits of the codes by which NovelD recognises states.
+        once_per_episode: whether NovelD's bonus is for first visits only; False if another bonus counts visits in
+            episodes.
+        axis_name: mapped device axis over which rollouts are split.
 
     Returns:
         The bonus. Metrics: `distillation_loss`.
@@ -158,8 +160,8 @@ def make_distillation_bonus(
         Burda et al. (2019), Exploration by random network distillation; Zhang et al. (2021), NovelD, equation 3, and
         the official code, src/algos/bebold.py (norm, first visits).
 
-    Deviation: one stream of rewards for one value function; bonuses are divided by their own deviation rather than by
-        that of their returns; NovelD knows places by random codes instead of comparing observations.
+    Deviation: there is one reward stream for one value function; bonuses are divided by their own deviation instead of
+        that of their returns; NovelD recognises states by random codes instead of comparing observations.
     """
     del action_space
     check_counts(num_steps=num_steps)

@@ -1,4 +1,4 @@
-"""RoboFuME (Yang et al., 2023): a classifier of success that judges practice without resets."""
+"""RoboFuME (Yang et al., 2023): a success classifier that judges practice without resets."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,19 +24,19 @@ def make_success_judge(
     threshold: float = 0.5,
     seed: int = 0,
 ) -> Callable[[Array], Array]:
-    """Learns to tell successes by maximum likelihood of `label_frames`, at once.
+    """Trains a success classifier by maximum likelihood on `label_frames`, immediately.
 
     Args:
         dataset: `() -> Transition` with leaves `[T, E, ...]`, such as `make_demonstrations`.
-        hidden_sizes: of the classifier.
-        num_updates: of Adam.
-        batch_size: observations per update.
-        learning_rate: of Adam.
-        threshold: probability from which on it is held for a success, in (0, 1).
-        seed: of parameters and batches.
+        hidden_sizes: hidden sizes of the classifier.
+        num_updates: number of updates of Adam.
+        batch_size: number of observations per update.
+        learning_rate: learning rate of Adam.
+        threshold: probability from which an observation counts as a success, in (0, 1).
+        seed: seed of parameters and batches.
 
     Returns:
-        `(observation [..., D]) -> bool [...]`; it does not learn any more.
+        `(observation [..., D]) -> bool [...]`, which no longer learns.
 
     Raises:
         ValueError: a number is out of its range, or no demonstration succeeds.
@@ -44,8 +44,8 @@ def make_success_judge(
     References:
         Yang et al. (2023), Robot fine-tuning made easy (RoboFuME), section 4.2.
 
-    Deviation: a small network in place of a language model of pictures, and frames as they come: those of success are
-        few.
+    Deviation: a small network instead of a vision-language model, and all frames as they come, of which few are
+        successes.
     """
     for name, count in {"num_updates": num_updates, "batch_size": batch_size}.items():
         require_positive(name, count)
@@ -81,7 +81,7 @@ def make_success_judge(
 
 
 def label_frames(transition: Transition) -> tuple[Array, Array]:
-    """Labels what was seen after every step: the last frame of an episode that succeeded, or another one.
+    """Labels the observation after every step: the last frame of a successful episode, or another one.
 
     Args:
         transition: leaves `[T, E, ...]`; episodes terminate with success.

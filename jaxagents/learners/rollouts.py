@@ -1,4 +1,4 @@
-"""Agents that learn from every rollout as it comes."""
+"""Agents that learn from each rollout when it arrives."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,37 +33,37 @@ def rollout_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Joins a policy with the learner of its rollouts.
+    """Combines a policy with a learner of its rollouts.
 
     Args:
         make_learner: `(optimizer, *, num_updates, axis_name, **options) -> Learner` of rollouts.
-        policy: a `Policy` that acts with the parameters of the learner.
-        environment: gives the spaces and the number of agents.
+        policy: `Policy` that acts with the parameters of the learner.
+        environment: environment that defines the spaces and the number of agents.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        normalize_observations: standardises observations by running statistics.
-        reward_discount: divides rewards by the standard deviation of returns of this discount, see `scale_rewards`;
-            None leaves them as they are.
-        actor_period: updates between two renewals of the parameters that act, see `with_lagged_actor`; with 1, nothing
-            lags.
-        share_parameters: False gives every agent of a team parameters and a learner of its own, see
-            `independent_agents`; `policy` and `make_learner` are always those of one agent.
-        around: `(learner, shapes, updates of the whole run) -> Learner` around that of `make_learner`; `shapes()`
-            returns those of a rollout over all devices. None: nothing is around it.
-        axis_name: mapped device axis over whose members rollouts are split.
+        normalize_observations: whether to standardise observations by running statistics.
+        reward_discount: discount of the returns by whose standard deviation rewards are divided, see `scale_rewards`;
+            None: rewards are not scaled.
+        actor_period: number of updates between two renewals of the acting parameters, see `with_lagged_actor`; with 1,
+            there is no lag.
+        share_parameters: whether the agents of a team share parameters and a learner; else see `independent_agents`.
+            `policy` and `make_learner` are always those of one agent.
+        around: `(learner, shapes, number of updates of the run) -> Learner`, which wraps that of `make_learner`;
+            `shapes()` returns those of a rollout over all devices. None: no wrapper.
+        axis_name: mapped device axis over which rollouts are split.
         **options: further arguments of `make_learner`.
 
     Returns:
         The agent.
 
     Raises:
-        ValueError: a setting is out of its range, or parameters are not shared, without a team.
+        ValueError: a setting is out of its range, or parameters are not shared, but there is no team.
     """
     require_positive("actor_period", actor_period)
     if reward_discount is not None and not 0.0 <= reward_discount <= 1.0:
         raise ValueError(f"`reward_discount` must be in [0, 1], got {reward_discount}; try null for raw rewards.")
     space, num_agents = environment.observation_space, environment.num_agents
     make: Callable[..., Learner] = partial(make_learner, axis_name=axis_name, **options)
-    make(optax.identity())  # Refuses settings before anything is compiled.
+    make(optax.identity())  # Refuses invalid settings before anything is compiled.
     if not share_parameters:
         policy = separate_parameters(policy, num_agents)
     if normalize_observations:

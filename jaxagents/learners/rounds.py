@@ -15,7 +15,7 @@ from jaxagents.types import Agent, Array, Collector, Environment, Episode, Learn
 
 @struct.dataclass
 class RoundsState:
-    """States of both learners, whose parameters are the same, and updates so far, int32."""
+    """States of both learners, which have the same parameters, and the number of updates so far, int32."""
 
     imitation: State
     reinforcement: State
@@ -23,26 +23,27 @@ class RoundsState:
 
     @property
     def params(self) -> Params:
-        """Returns what is learned, and acts."""
+        """Returns the parameters that are trained and act."""
         return self.imitation.params
 
 
 def make_rounds(imitation: Learner, reinforcement: Learner, *, num_collects: int, num_reinforced: int) -> Learner:
-    """Makes a learner whose rounds are `num_collects` batches to imitate, and then `num_reinforced` to reinforce.
+    """Makes a learner whose rounds are `num_collects` batches of imitation, then `num_reinforced` of reinforcement.
 
-    Reinforcement begins anew in every round, with the parameters that the imitation has come to; the next round plays
-    the batches to imitate with the parameters that the reinforcement has come to. The imitation says itself from which
-    parameters it imitates them: with `restart`, `learners.raft` begins from those of the very start.
+    Reinforcement restarts in every round, with the parameters at the end of the imitation; the next round plays the
+    batches to imitate with the parameters at the end of the reinforcement. The imitation decides from which parameters
+    it starts: with `restart`, `learners.raft` starts from the initial ones of the whole run.
 
     Args:
-        imitation: plays `num_collects` batches before it changes anything, see `learners.raft.make_iterated`.
-        reinforcement: of `Episode` batches.
-        num_collects: updates of the imitation in a round.
-        num_reinforced: updates of the reinforcement in a round.
+        imitation: learner that plays `num_collects` batches before it changes anything, see
+            `learners.raft.make_iterated`.
+        reinforcement: learner of `Episode` batches.
+        num_collects: number of updates of the imitation in a round.
+        num_reinforced: number of updates of the reinforcement in a round.
 
     Returns:
-        The learner of `Episode` batches. Metrics are those of the learner whose turn it is. Several seeds side by side
-        are slow: both turns are computed for each of them in every update.
+        The learner of `Episode` batches. Metrics are those of the active learner. Training several seeds in parallel is
+        slow, because both learners' updates are computed for each of them every time.
 
     Raises:
         ValueError: a count is not positive.
@@ -103,12 +104,12 @@ def make_agent(
     """Assembles rounds of iterated imitation and of a policy gradient for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         imitation: `(environment, *, num_collects, axis_name) -> Agent`, `learners.raft.make_agent`.
         num_collects: see `make_rounds`.
-        num_reinforced: see `make_rounds`; schedules of the reinforcement are those of one round.
+        num_reinforced: see `make_rounds`; schedules of the reinforcement span one round.
         axis_name: mapped device axis to average gradients over.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
 
     Returns:
         The agent.
@@ -129,7 +130,7 @@ def make_agent(
 
 
 def _counted(turn: Callable[..., tuple[RoundsState, Metrics]]) -> Callable[..., tuple[RoundsState, Metrics]]:
-    """Returns a turn whose metrics are means, so that updates of the other turn do not count in them."""
+    """Returns an update whose metrics are means, so that updates of the other learner do not count in them."""
 
     def counted(*arguments: Any) -> tuple[RoundsState, Metrics]:
         state, metrics = turn(*arguments)

@@ -1,4 +1,4 @@
-"""SAC (Haarnoja et al., 2018) with automatic temperature, and by its slots TD3 (Fujimoto et al., 2018) to MPO."""
+"""SAC (Haarnoja et al., 2018) with automatic temperature; its slots also give TD3 (Fujimoto et al., 2018) and MPO."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -57,14 +57,14 @@ class SACState:
     """State of the learner.
 
     Attributes:
-        params: of the policy.
-        critic: of the critics.
-        target_critic: their moving average; None for critics with batch normalisation.
-        target_params: moving average of the policy; None where targets follow the policy itself.
-        log_temperature: float32 `[]`, or several by name.
-        opt_states: one for each of `policy`, `critic` and `temperature`.
-        settings: numbers and slots.
-        num_updates: int32, updates done.
+        params: parameters of the policy.
+        critic: parameters of the critics.
+        target_critic: moving average of the critics; None for critics with batch normalisation.
+        target_params: moving average of the policy; None if targets use the policy itself.
+        log_temperature: float32 `[]`, or several scalars by name.
+        opt_states: optimiser states for each of `policy`, `critic` and `temperature`.
+        settings: hyper-parameters that can change, and slots.
+        num_updates: int32, number of updates so far.
     """
 
     params: Params
@@ -78,7 +78,7 @@ class SACState:
 
 
 class _Parts(NamedTuple):
-    """What init and updates share, static."""
+    """Static values that init and updates share."""
 
     policy: Policy
     twin_q: TwinQ
@@ -123,51 +123,51 @@ def make_sac(
 ) -> Learner:
     """Makes soft actor-critic over `Sample` batches; the length of their sequences is the `n` of the n-step targets.
 
-    One update descends, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics,
-    `mean(weight * (temperature * log_prob - min_i Q_i))` for the policy and `mean(-weight * temperature * (log_prob +
-    target_entropy))` for the logarithm of the temperature. Truncated steps bootstrap, terminated ones do not. The first
-    three numbers may be schedules (see `ops.schedules`), and every slot a `Stateful`.
+    One update minimises, in this order, `mean(weight * sum_i (Q_i - target)^2 / 2)` for the critics, `mean(weight *
+    (temperature * log_prob - min_i Q_i))` for the policy and `mean(-weight * temperature * (log_prob +
+    target_entropy))` for the log-temperature. Truncated steps bootstrap, terminated ones do not. The first three
+    numbers may be schedules (see `ops.schedules`), and every slot a `Stateful`.
 
     Args:
-        policy: feed-forward, with a reparameterised distribution.
-        twin_q: of the same spaces.
+        policy: feed-forward policy with a reparameterised distribution.
+        twin_q: twin Q-function for the same spaces.
         policy_optimizer: an optax transformation.
-        q_optimizer: an optax transformation, of the critics.
-        temperature_optimizer: an optax transformation, of the logarithm of the temperature.
-        action_space: a bounded box; actions of samples are those before their squashing.
+        q_optimizer: optax transformation for the critics.
+        temperature_optimizer: optax transformation for the log-temperature.
+        action_space: bounded box; actions in samples are unsquashed.
         discount: gamma in [0, 1], per step.
-        target_update_rate: share by which the target critics move per update, in (0, 1].
-        target_entropy: in nats, of the action in its own units; null takes `D (log((high - low) / 2) - 1)` for D
-            action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
-        initial_temperature: positive; several by name where `improve` wants them.
-        critic_loss: `(q [E, B], target [B]) -> [B]` of E critics.
+        target_update_rate: fraction by which the target critics move per update, in (0, 1].
+        target_entropy: target of the entropy in nats, for the action in its own units; null: `D (log((high - low) / 2)
+            - 1)` for D action dimensions, which is the paper's `-D` for actions in `[-1, 1]`.
+        initial_temperature: positive number; several by name if `improve` needs them.
+        critic_loss: `(q [E, B], target [B]) -> [B]` for E critics.
         actor_loss: `(q [E, B], log_prob [B], temperature) -> [B]`.
         target: `(reward [B], discount [B], next_q [E, K, B], next_log_prob [K, B], temperature) -> [K, B]`, which is
             averaged over the K actions.
-        action: `(distribution, key) -> action` of one state, at which the policy is improved; it remembers nothing.
-        next_action: the same, of the successors, in the targets.
+        action: `(distribution, key) -> action` for one state, with which the policy is improved; it has no memory.
+        next_action: the same for the successors, in the targets.
         improve: `(ImprovementView, temperature) -> (loss of the policy [B], of the temperatures [B])`, see
-            `losses.mpo`, in place of `actor_loss` and `action`; null takes those.
-        policy_period: critics' updates for each of the policy and the temperature; their schedules count all. TD3: 2.
-        target_period: the same for each of the targets. TD3: 2.
-        num_actions: K, drawn at each successor, and at each state for `improve`. MPO: 20.
-        num_target_critics: of all, drawn for the targets of every update; null: all. REDQ: 2 of 10.
-        target_policy: whether targets follow a moving average of the policy. TD3 and DDPG: yes.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
+            `losses.mpo`, which replaces `actor_loss` and `action`; null: these are used.
+        policy_period: number of critic updates per update of policy and temperature; their schedules count all. TD3: 2.
+        target_period: the same for the targets. TD3: 2.
+        num_actions: K, number of actions drawn at each successor, and at each state for `improve`. MPO: 20.
+        num_target_critics: number of critics that are drawn for the targets of every update; null: all. REDQ: 2 of 10.
+        target_policy: whether targets use a moving average of the policy. TD3 and DDPG: yes.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
         trainable: prefix pytree of bool of `{"policy", "critic", "temperature"}`, see `apply_updates`; null: everything
-            learns.
+            is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The learner; wrap it in `with_replay`. `metrics["priority"]` is the mean of both `|error|`, float32 `[B]`.
 
     Raises:
-        ValueError: if a number is out of its range, the actions are unbounded or the policy is recurrent.
+        ValueError: a number is out of its range, the actions are unbounded, or the policy is recurrent.
 
     References:
         Haarnoja et al. (2018b), "Soft Actor-Critic Algorithms and Applications", algorithm 1.
         Chen et al. (2021), "Randomized Ensembled Double Q-Learning", algorithm 1 (num_target_critics, policy_period).
-        Bhatt et al. (2024), "CrossQ", figure 2: critics with batch normalisation have no targets of their own.
+        Bhatt et al. (2024), "CrossQ", figure 2: critics with batch normalisation have no separate target networks.
 
     Deviation: the temperature's loss is that of its logarithm, as in the released code; multi-step targets leave out
         the entropy of the steps between.
@@ -210,21 +210,21 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles SAC for an environment of bounded continuous actions.
+    """Assembles SAC for an environment with bounded continuous actions.
 
     Args:
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
         policy: `(observation_space, action_space) -> Policy`.
         value: `(observation_space, action_space) -> TwinQ`.
         policy_optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        q_optimizer: as `policy_optimizer`.
-        temperature_optimizer: as `policy_optimizer`.
-        model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines further
-            samples, see `learners.mbpo`; None: what was played is all.
-        explore: `(policy, twin_q, observation_space, action_space) -> Policy` that acts in place of the policy,
-            with the parameters that `model` gives its states, see `learners.meee`; None: the policy acts.
+        q_optimizer: see `policy_optimizer`.
+        temperature_optimizer: see `policy_optimizer`.
+        model: `(learner, policy, observation_space, action_space, *, axis_name) -> Learner` that imagines additional
+            samples, see `learners.mbpo`; None: only real steps are used.
+        explore: `(policy, twin_q, observation_space, action_space) -> Policy` that acts instead of the policy, with the
+            parameters in the states of `model`, see `learners.meee`; None: the policy acts.
         axis_name: see `make_sac`.
-        **options: of `make_sac` and of `replay_agent`.
+        **options: further arguments of `make_sac` and of `replay_agent`.
     """
     spaces = environment.observation_space, environment.action_space
     actor, twin_q = policy(*spaces), value(*spaces)
@@ -252,7 +252,7 @@ def _init(parts: _Parts, initial_temperature: Any, key: Array, start: SACState |
     state = SACState(
         params=params,
         critic=critic,
-        # Copies, because a donated state must not hold one buffer twice.
+        # Copies, because a donated state must not contain the same buffer twice.
         target_critic=jax.tree.map(jnp.copy, critic) if parts.twin_q.fit is None else None,
         target_params=jax.tree.map(jnp.copy, params) if parts.target_policy else None,
         log_temperature=log_temperature,
@@ -337,7 +337,7 @@ def _losses_of_policy(
     keys: tuple[Array, Array],
     batch: Sample,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns `(params) -> (loss, ((metrics, seen), summaries))`, and `(seen, log_temperature) -> ...` of that."""
+    """Returns `(params) -> (loss, ((metrics, seen), summaries))`, and `(seen, log_temperature) -> ...` likewise."""
     if "improve" in bound:
         key, targets = _keys(keys[0], parts.num_actions), (state.target_params, state.target_critic)
         improved = parts.policy, parts.twin_q, bound["improve"], temperature, key

@@ -1,4 +1,4 @@
-"""SEAgent (Sun et al., 2025): fresh actions are compared with own good steps, and the step to blame is pushed away."""
+"""SEAgent (Sun et al., 2025): compares fresh actions with own good steps, and discourages the step to blame."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,13 +19,13 @@ Utter = Callable[[Params, Array, Episode], Episode]
 
 @struct.dataclass
 class StepsState:
-    """State of the learner inside."""
+    """State of the inner learner."""
 
     inner: Any
 
     @property
     def params(self) -> Params:
-        """Returns what is learned."""
+        """Returns the parameters that are trained."""
         return self.inner.params
 
 
@@ -39,29 +39,29 @@ def with_judged_steps(
     num_samples: int = 8,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner of single steps out of one of whole episodes, which a judge went through step by step.
+    """Makes a learner of single steps from whole episodes that a judge has evaluated step by step.
 
-    Good are all steps of episodes that earn something, and those before the first wrong one of others, which is to
-    blame. In the states of good steps `num_samples` actions are drawn anew, each rewarded by how much it is like the
-    good one, see `likeness`: these are rows in groups of `num_samples`. Steps to blame are rows of
-    `Episode.control`, in which they alone count as sampled.
+    Good steps are all steps of episodes with a positive return, and those before the first wrong step of others, which
+    is the step to blame. In the states of good steps, `num_samples` actions are drawn, each rewarded by its similarity
+    to the good one, see `likeness`: these form rows in groups of `num_samples`. Steps to blame form rows of
+    `Episode.control`, in which only they count as sampled.
 
     Args:
-        learner: a policy-gradient learner whose credit compares the same turn of a group, such as
-            `advantage=turn_scores` with `same_turn: true`, and whose loss knows rows that are controlled, such as
+        learner: policy-gradient learner whose credit compares the same turn of a group, such as `advantage=turn_scores`
+            with `same_turn: true`, and whose loss supports controlled rows, such as
             `losses.demonstrated.adversarial_imitation`.
         utter: `(params, key, episode) -> Episode` with fresh actions, see `language.utterances`.
-        part: of what the world reports, in `episode.extras`: how many steps were right so far.
-        num_positives: own episodes with good steps per update, on each device; drawn.
-        num_negatives: the same of those with a step to blame.
-        num_samples: actions that are drawn anew in every state.
+        part: name of an entry of `episode.extras` with the number of right steps so far, which the world reports.
+        num_positives: number of own episodes with good steps that are drawn per update, on each device.
+        num_negatives: the same for episodes with a step to blame.
+        num_samples: number of actions that are drawn in every state.
         axis_name: mapped device axis.
 
     Returns:
-        The learner. Metrics: `good_steps` and `blamed_steps`, shares of the turns that were played.
+        The learner. Metrics: `good_steps` and `blamed_steps`, shares of the played turns.
 
     Raises:
-        ValueError: a count is not positive; when traced, the episodes do not hold the part.
+        ValueError: a count is not positive; when traced, the episodes lack the part.
 
     References:
         Sun et al. (2025), "SEAgent: Self-Evolving Computer Use Agent with Autonomous Learning from Experience".
@@ -98,17 +98,17 @@ def with_judged_steps(
 
 
 def judge_steps(episode: Episode, part: str) -> tuple[Array, Array]:
-    """Says which steps are good, and which one of every failed episode is to blame.
+    """Finds the good steps, and the step to blame in every failed episode.
 
     Args:
-        episode: B episodes of T turns, of one seat.
-        part: entry of `extras`, float32 `[B, T]`, how many steps were right so far.
+        episode: B episodes of T turns, with one seat.
+        part: name of an entry of `extras`, float32 `[B, T]`, with the number of right steps so far.
 
     Returns:
         Two masks, bool `[B, T]`.
 
     Raises:
-        ValueError: there is no such entry; the message has those that are there.
+        ValueError: there is no such entry; the message lists the existing ones.
     """
     if part not in episode.extras:
         there = ", ".join(sorted(episode.extras)) or "none"
@@ -122,14 +122,14 @@ def judge_steps(episode: Episode, part: str) -> tuple[Array, Array]:
 
 
 def likeness(episode: Episode, other: Episode) -> Array:
-    """Computes how much actions are like others: 0 where the first token differs, else 1 and the share of equal ones.
+    """Computes how similar actions are: 0 if the first token differs, else 1 plus the share of equal tokens.
 
     Args:
         episode: B episodes of T turns.
-        other: with the same observations.
+        other: episodes with the same observations.
 
     Returns:
-        float32 `[B, T]`. The share is of the tokens after the first one, place by place, of the longer action.
+        float32 `[B, T]`. The share is over the tokens after the first one of the longer action, compared by position.
     """
     begin = episode.layout.observation
     one, two = (leaf.tokens[:, :, begin:] for leaf in (episode, other))
@@ -141,7 +141,7 @@ def likeness(episode: Episode, other: Episode) -> Array:
 
 
 def _rows_with(key: Array, episode: Episode, marked: Array, size: int) -> Episode:
-    """Draws episodes with a marked turn, in which only these turns count; rows of no episode where there is none."""
+    """Draws episodes with a marked turn, in which only these turns count; the rows are empty if there is none."""
     there = jnp.any(marked, axis=1)
     rows = draw_rows(key, there, size)
     drawn, marked = jax.tree.map(lambda leaf: leaf[rows], (episode, marked & there[:, None]))
@@ -160,17 +160,17 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent of judged steps for a text world of one seat whose observations say it all.
+    """Assembles an agent of judged steps for a text world with one seat whose observations are complete.
 
     Args:
-        environment: a text world of one seat.
+        environment: a text world with one seat.
         utterances: see `language.utterances.make_utterances`.
-        part: see `with_judged_steps`, as what follows.
+        part: see `with_judged_steps`, also for the following arguments.
         num_positives: see there.
         num_negatives: see there.
         num_samples: see there.
         axis_name: see there.
-        **options: of `learners.policy_gradient.make_agent`.
+        **options: further arguments of `learners.policy_gradient.make_agent`.
     """
     agent = policy_gradient.make_agent(environment, axis_name=axis_name, **options)
     utter = utterances(agent.policy)

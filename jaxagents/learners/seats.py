@@ -1,4 +1,4 @@
-"""A learner in which every seat of a game has an adapter of its own, all above one copy of the frozen parameters."""
+"""A learner in which every seat of a game has a separate adapter, above one copy of the frozen parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,30 +26,32 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent whose seats learn an adapter each, from what they say themselves.
+    """Assembles an agent whose seats each learn an adapter, from what they say themselves.
 
-    One policy takes all seats, as in `learners.adapted`, and every turn is read and generated with the adapter of the
-    seat whose turn it is, see `policies.seats`. All of them learn in the same update. A reference policy is the frozen
-    parameters with the adapters as the stage started.
+    One policy plays all seats, as in `learners.adapted`, and every turn is read and generated with the adapter of the
+    acting seat, see `policies.seats`. All adapters are trained in the same update. A reference policy is the frozen
+    parameters with the adapters at the start of the stage.
 
     Args:
-        environment: a text world of several seats, whose observations say "player 0" and so on to the seat that they
-            are for.
-        inner: `(environment, *, policy, axis_name) -> Agent`, what learns.
-        adapter: of every seat, LoRA without magnitudes.
-        policy: what `inner` takes under this name, of a language policy.
-        optimizer: what `inner` takes under this name, of each adapter by itself, clipping included.
-        adapters: of seats that have another one, by their name, as `seat_1`; such as that of a folder of `peft`.
+        environment: text world with several seats, whose observations say "player 0" and so on, for the seat that
+            receives them.
+        inner: `(environment, *, policy, axis_name) -> Agent`, the agent that learns.
+        adapter: adapter of every seat, LoRA without magnitudes.
+        policy: argument of that name for `inner`, for a language policy.
+        optimizer: argument of that name for `inner`, applied to each adapter separately, including clipping.
+        adapters: adapters of seats with a different one, by the seat's name, such as `seat_1`; for example from a
+            folder of `peft`.
         axis_name: mapped device axis to average gradients over.
         **options: further arguments of `inner`.
 
     Returns:
-        The agent; its parameters are `{"base", "adapter": {"seat_0", "seat_1", ...}}`. It starts from such ones, from
-        those of a policy without adapters, or from those of a policy with one, which all seats then go on with.
+        The agent; its parameters are `{"base", "adapter": {"seat_0", "seat_1", ...}}`. It can start from such
+        parameters, from those of a policy without adapters, or from those of a policy with one, with which all seats
+        then continue.
 
     Raises:
-        ValueError: the world has one seat or none in words, there is no such seat, an adapter is no LoRA, or the
-            observations do not say whom they are for.
+        ValueError: the world has one seat or is not a text world, a seat does not exist, an adapter is not LoRA, or the
+            observations do not name the seat that receives them.
     """
     if environment.num_players < 2:
         raise ValueError(
@@ -85,7 +87,7 @@ def make_agent(
 
 
 def _for_all_seats(start: Any, names: Sequence[str]) -> Any:
-    """Gives the one adapter of a start, where it has one, to all seats; other starts stay as they are."""
+    """Gives the single adapter of a start, if it has one, to all seats; other starts are left unchanged."""
     params: Params | None = params_of(start)
     if not (isinstance(params, Mapping) and set(params) == {"base", "adapter"}):
         return start

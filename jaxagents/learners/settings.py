@@ -1,7 +1,8 @@
-"""Settings of a learner, its numbers and slots, as one record of its state: a changed number is the same program.
+"""Settings of a learner, its numbers and slots, as arrays in its state: changing a number needs no new compilation.
 
-A slot is a function that a learner is given. Either is a `Stateful` where it needs a memory between updates: a
-number then says which one is due (see `ops.schedules`), be it one of the learner or a keyword of a slot.
+A slot is a function that is passed to a learner. Numbers and slots are `Stateful` if they need memory between updates:
+a number then computes its current value (see `ops.schedules`), whether it belongs to the learner or is a keyword of a
+slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +27,8 @@ class SettingsState:
     """Arrays of the settings.
 
     Attributes:
-        numbers: float32 by name; of a slot, its keywords that are floats or lists of floats.
-        memory: of numbers and slots that remember, by name; of keywords of slots by `slot.keyword`.
+        numbers: float32 by name; for a slot, its keywords that are floats or lists of floats.
+        memory: memory of stateful numbers and slots, by name; for keywords of slots by `slot.keyword`.
     """
 
     numbers: dict[str, Any]
@@ -39,9 +40,9 @@ class Settings(NamedTuple):
 
     Attributes:
         init: `(num_updates of the run) -> SettingsState`.
-        open: `(state) -> (numbers that are due, slots by name)`, at the top of an update.
-        close: `(state, summaries of the slots, *, axis_name) -> state` for the next update; the summaries are of this
-            device.
+        open: `(state) -> (current numbers, slots by name)`, at the beginning of an update.
+        close: `(state, summaries of the slots, *, axis_name) -> state` for the next update; the summaries are those of
+            this device.
     """
 
     init: Callable[[int], SettingsState]
@@ -55,9 +56,9 @@ def make_settings(
     """Makes the settings of a learner.
 
     Args:
-        numbers: by name; those that are None are left out.
-        slots: by name, of other names than the numbers; those that are None are left out. The keywords of a
-            `functools.partial`, be it the slot or what a `Stateful` applies, are numbers of the state.
+        numbers: numbers by name; those that are None are left out.
+        slots: slots by name, with names other than those of the numbers; those that are None are left out. The keywords
+            of a `functools.partial`, whether it is the slot or what a `Stateful` applies, become numbers in the state.
     """
     numbers = {name: number for name, number in (numbers or {}).items() if number is not None}
     slots = {name: slot for name, slot in (slots or {}).items() if slot is not None}
@@ -90,7 +91,7 @@ def make_settings(
 
 
 def without_memory(functions: Mapping[str, Callable[..., Any]]) -> dict[str, Bound]:
-    """Returns functions as `Settings.open` returns slots."""
+    """Returns functions in the form in which `Settings.open` returns slots."""
     return make_settings(slots=functions).open(SettingsState(numbers={}, memory={}))[1]
 
 

@@ -1,4 +1,4 @@
-"""SFL (Rutherford et al., 2024): levels that are won about half of the time."""
+"""SFL (Rutherford et al., 2024): trains on levels that are won about half of the time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,13 +18,13 @@ from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params,
 
 @struct.dataclass
 class ChosenLevels:
-    """What is kept of the levels.
+    """Memory of the levels.
 
     Attributes:
-        levels: of the next rollout, leaves `[B, ...]`, over all devices.
-        chosen: levels of the highest scores of this cycle, leaves `[K, ...]`.
-        score: float32 `[K]`, theirs; -inf where there is none yet.
-        round: int32, rollouts since the cycle began.
+        levels: levels of the next rollout, leaves `[B, ...]`, over all devices.
+        chosen: levels with the highest scores in this cycle, leaves `[K, ...]`.
+        score: float32 `[K]`, their scores; -inf for empty places.
+        round: int32, number of rollouts since the cycle began.
     """
 
     levels: PyTree
@@ -46,18 +46,18 @@ def with_learnability(
 ) -> Learner:
     """Makes a learner that plays many new levels, and trains on those that it wins about half of the time.
 
-    In every cycle, `num_judged` rollouts on new levels only judge them, by `p (1 - p)` of the share p of won episodes;
-    the best of them are the chosen ones. The inner learner then learns from `num_trained` rollouts, in which a share of
-    the levels is drawn evenly from the chosen ones and the others are new.
+    In every cycle, `num_judged` rollouts on new levels only judge them, by `p (1 - p)` for the share p of won episodes;
+    the best of them become the chosen levels. The inner learner then learns from `num_trained` rollouts, in which a
+    share of the levels is drawn uniformly from the chosen ones, and the others are new.
 
     Args:
-        learner: of rollouts.
+        learner: learner for rollouts.
         sample_level: `(key) -> level`.
-        num_levels: B, of a rollout over all devices.
-        num_chosen: K. Paper: 100 to 1000.
-        num_judged: rollouts that judge; they see `num_judged * num_levels` levels. Paper: 5000 levels or so.
-        num_trained: rollouts that train. Paper: 50 or so.
-        chosen_share: rho, share of the levels of a rollout that are chosen ones. Paper: 0.5 to 1.
+        num_levels: B, number of levels of a rollout over all devices.
+        num_chosen: K, number of chosen levels. Paper: 100 to 1000.
+        num_judged: number of rollouts that judge; they see `num_judged * num_levels` levels. Paper: about 5000 levels.
+        num_trained: number of rollouts that train. Paper: about 50.
+        chosen_share: rho, share of chosen levels in a rollout. Paper: 0.5 to 1.
         axis_name: mapped device axis.
 
     Returns:
@@ -101,10 +101,10 @@ def with_learnability(
         return both, best
 
     def levels_of(memory: ChosenLevels, key: Array) -> PyTree:
-        """Returns the levels of the rollout that is due."""
+        """Returns the levels of the next rollout."""
         new_key, draw_key = jax.random.split(key)
         new = new_levels(new_key, num_levels)
-        # Levels on which no episode ended are drawn only where there are no others.
+        # Levels on which no episode ended are drawn only if there are no others.
         known = jnp.where(memory.score > -jnp.inf, 0.0, -1e9)
         place = jax.random.categorical(draw_key, known, shape=(num_drawn,))
         drawn = jax.tree.map(lambda leaf, fresh: fresh.at[:num_drawn].set(leaf[place]), memory.chosen, new)
@@ -128,7 +128,7 @@ def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels of high learnability.
 
     Args:
-        environment: see `level_agent`; says `info["success"]`.
-        **options: of `with_learnability` and of `level_agent`.
+        environment: see `level_agent`; it reports `info["success"]`.
+        **options: further arguments of `with_learnability` and of `level_agent`.
     """
     return level_agent(with_learnability, environment, **options)

@@ -50,36 +50,36 @@ def make_progress_estimator(
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> Estimator:
-    """Makes an estimator of what turns contribute to the outcome of an episode.
+    """Makes an estimator of the contribution of turns to the outcome of an episode.
 
-    It starts as a copy of the model that learns; c_t is its value in the context of the last token of turn t. It judges
-    a turn by `contribution c_t + grounding executable_t` in place of its reward, and is fitted to
-    `mean_b (sum_t c_t - return)^2`.
+    It starts as a copy of the model that is trained; c_t is its value in the context of the last token of turn t. It
+    replaces the reward of a turn by `contribution c_t + grounding executable_t`, and is fitted to `mean_b (sum_t c_t -
+    return)^2`.
 
     Args:
-        model: estimates; needs a value head.
-        layout: of the episodes.
-        optimizer: of the estimator.
+        model: language model with a value head, which estimates the contributions.
+        layout: layout of the episodes.
+        optimizer: optimiser of the estimator.
         contribution: alpha, weight of c_t.
         grounding: beta, reward of a turn whose action could be executed.
-        num_steps: gradient steps per update, on the whole batch.
-        microbatch_tokens: about how many tokens go through the model at once.
+        num_steps: number of gradient steps per update, on the whole batch.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
         The estimator, for `with_estimator`. Metrics: `progress_loss` before the steps; `progress_explained`, the share
-        of the variance of the returns of the batch that it explains, below zero where a constant is better; and
+        of the variance of the batch's returns that it explains, below zero if a constant is better; and
         `executable_fraction`.
 
     Raises:
-        ValueError: the model has no value head, `num_steps` is not positive, or (when the update is traced) it is a
-            game of several seats, whose returns have no sum.
+        ValueError: the model has no value head, `num_steps` is not positive, or (when the update is traced) the
+            episodes are of a game with several seats, whose returns cannot be summed.
 
     References:
         Wang et al. (2025), "SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution", eq. 4 to 7.
 
-    Deviation: without `num_fitted` it goes on learning from the episodes of the policy; the paper fits it once.
-    Deviation: it reads a turn before the last token that was sampled, which is the end mark unless the action was cut.
+    Deviation: without `num_fitted`, it continues to learn from the policy's episodes; the paper fits it once.
+    Deviation: it evaluates a turn before the last sampled token, which is the end mark unless the action was truncated.
     """
     if model.value is None:
         raise ValueError("`model` must have a value head to estimate progress; try model.network.value_head=true.")
@@ -142,7 +142,7 @@ def _describe(episode: Episode, error: Array, axis_name: str | None) -> Metrics:
 
 
 def contributions(model: LanguageModel, microbatches: Microbatches, params: Params, episode: Episode) -> Array:
-    """Computes what every turn contributes to the outcome, `[B, T]`, zero where there was none."""
+    """Computes the contribution of every turn to the outcome, `[B, T]`, zero for absent turns."""
     value = score_episodes(model, microbatches, params, episode, fields=("value",)).value
     return jnp.sum(jnp.where(last_action_token_mask(episode), value, 0.0), axis=2)
 
@@ -163,16 +163,16 @@ def make_agent(
     """Assembles a policy-gradient agent with estimated progress as reward for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         estimator_optimizer: `(steps of the estimator) -> optax.GradientTransformation`.
         contribution: see `make_progress_estimator`.
         grounding: see `make_progress_estimator`.
         num_exploring: see `with_estimator`.
         num_fitted: see `with_estimator`.
-        num_estimator_steps: gradient steps of the estimator per update.
-        microbatch_tokens: about how many tokens go through the model at once.
+        num_estimator_steps: number of gradient steps of the estimator per update.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `make_progress_estimator`.
-        **options: of `learners.policy_gradient.make_agent`; the policy has a value head.
+        **options: further arguments of `learners.policy_gradient.make_agent`; the policy has a value head.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

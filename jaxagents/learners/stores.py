@@ -1,4 +1,4 @@
-"""Stores of episodes that learners keep from update to update, the newest ones first; see `ops.rows.put_in_front`."""
+"""Stores of episodes that learners keep between updates, the newest ones first; see `ops.rows.put_in_front`."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ def empty_store(example: Episode, num_rows: int) -> Episode:
 
     Args:
         example: B episodes, arrays or shapes.
-        num_rows: C.
+        num_rows: C, number of rows.
 
     Returns:
         `Episode` of C rows.
@@ -20,15 +20,15 @@ def empty_store(example: Episode, num_rows: int) -> Episode:
 
 
 def draw_rows(key: Array, filled: Array, batch_size: int) -> Array:
-    """Draws filled rows without repetition, in rotation where they are too few.
+    """Draws filled rows without repetition, or in rotation if there are too few.
 
     Args:
-        key: of the draw.
-        filled: bool `[C]`, of which one at least is.
-        batch_size: how many are drawn.
+        key: PRNG key.
+        filled: bool `[C]`, with at least one True.
+        batch_size: number of rows to draw.
 
     Returns:
-        Their places, int32 `[batch_size]`.
+        Places of the rows, int32 `[batch_size]`.
     """
     order = jnp.argsort(jnp.where(filled, jax.random.uniform(key, filled.shape), jnp.inf))
     return order[jnp.arange(batch_size) % jnp.maximum(jnp.sum(filled), 1)]

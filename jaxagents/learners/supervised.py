@@ -55,28 +55,28 @@ def make_supervised(
     trainable: Trainable = None,
     axis_name: str | None = None,
 ) -> Learner:
-    """Makes a learner that raises the likelihood of the action tokens of `Episode` batches.
+    """Makes a learner that raises the likelihood of the action tokens in `Episode` batches.
 
     Minimises `-sum_i weight_i log p(token_i | context_i)` over the thoughts and actions; observations and prompts are
-    read, not learned. Weights may be schedules (see `ops.schedules`), and the aggregation may remember.
+    only read. Weights may be schedules (see `ops.schedules`), and the aggregation may have memory.
 
     Args:
-        model: learns.
-        optimizer: an optax transformation, clipping and schedule included.
+        model: language model that is trained.
+        optimizer: optax transformation, including clipping and schedule.
         aggregation: `(view: TokenView, *, axis_name) -> weights [B, T, S]`.
-        corruption: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]` that are read in place of those that
-            are learned, see `ops.corruption`; None reads the same.
-        thought_weight: multiplies the weight of tokens of thoughts.
-        action_weight: multiplies the weight of tokens of actions.
-        only_success: learns from successful episodes only (rejection sampling).
-        microbatch_tokens: about how many tokens go through the model at once.
-        num_updates: of the whole run, for schedules and slots that ask how far it is.
-        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything learns.
+        corruption: `(key, episode, *, axis_name, vocab_size) -> tokens [B, T, S]` that the model reads instead of the
+            ones to be learned, see `ops.corruption`; None: no corruption.
+        thought_weight: factor for the weight of thought tokens.
+        action_weight: factor for the weight of action tokens.
+        only_success: whether to learn from successful episodes only (rejection sampling).
+        microbatch_tokens: approximate number of tokens per pass through the model.
+        num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
+        trainable: prefix pytree of bool of the parameters, see `apply_updates`; null: everything is trained.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
-        The learner. `loss_weight`, where episodes have it, multiplies the weights; the metric `probability` is that of
-        a token, averaged, and `entropy` is that of a token, whatever the weights are.
+        The learner. If episodes have a `loss_weight`, it multiplies the weights; the metrics `probability` and
+        `entropy` are means over tokens, regardless of the weights.
 
     Raises:
         ValueError: a weight is negative.
@@ -153,10 +153,10 @@ def make_agent(
     """Assembles supervised training for a text world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`.
         optimizer: `(optimiser steps of the whole run) -> optax.GradientTransformation`.
-        **options: of `make_supervised`.
+        **options: further arguments of `make_supervised`.
     """
     actor = policy(environment)
 

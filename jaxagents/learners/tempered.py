@@ -1,4 +1,4 @@
-"""Policy gradients at the temperature that the episodes were sampled at."""
+"""Policy gradients at the temperature at which the episodes were sampled."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ def with_temperature(learner_at: Callable[[Array | float], Learner]) -> Learner:
     """Makes a learner that scores the policy at the temperature that comes with the episodes.
 
     Args:
-        learner_at: `(temperature) -> Learner` of the policy at this temperature.
+        learner_at: `(temperature) -> Learner` for the policy at this temperature.
 
     Returns:
-        The learner, of batches with `extras["temperature"]` `[B]`, the same in all rows; its update refuses others with
-        a `ValueError` when it is traced.
+        The learner, for batches with `extras["temperature"]` `[B]`, equal in all rows; when traced, its update refuses
+        others with a `ValueError`.
     """
 
     def update(state: State, key: Array, episode: Episode) -> tuple[State, Metrics]:
@@ -31,20 +31,20 @@ def with_temperature(learner_at: Callable[[Array | float], Learner]) -> Learner:
 
 
 def make_agent(environment: Environment, *, policy: Callable[[Environment], LanguagePolicy], **options: Any) -> Agent:
-    """Assembles a policy-gradient agent that learns at the temperature that it samples at.
+    """Assembles a policy-gradient agent that learns at the temperature at which it samples.
 
     Args:
-        environment: a text world.
+        environment: text world.
         policy: `(environment) -> LanguagePolicy`.
-        **options: of `learners.policy_gradient.make_agent`; a `temperature` must be None.
+        **options: further arguments of `learners.policy_gradient.make_agent`; `temperature` must be None.
 
     Returns:
-        The agent, of `language.temperatures.make_tempered_collector`. It is evaluated at temperature 1 or greedily.
+        The agent, for `language.temperatures.make_tempered_collector`. It is evaluated at temperature 1 or greedily.
     """
     actor = policy(environment)
 
     def make_learner(collector: Collector, num_updates: int) -> Learner:
-        sampled = collector._replace(tempering={})  # As the learner scores it, it is.
+        sampled = collector._replace(tempering={})  # The collector samples as the learner scores.
 
         def learner_at(temperature: Array | float) -> Learner:
             tempered = at_temperature(actor, temperature)

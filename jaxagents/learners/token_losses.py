@@ -1,4 +1,4 @@
-"""The loss of a microbatch of tokens: slots of the learner, the value loss, and what is logged of them."""
+"""The loss of a microbatch of tokens: the learner's slots, the value loss, and their metrics."""
 
 from collections.abc import Mapping
 
@@ -16,20 +16,20 @@ from jaxagents.ops.seats import num_seats
 from jaxagents.policies.contexts import EVERYTHING, Rows, fold, score_tokens, to_rows
 from jaxagents.types import Array, Episode, LanguageModel, Layout, Mean, Metrics, Params, PyTree, TokenView
 
-_CLIP_EPSILON = 0.2  # Of the metric `clip_fraction`, whatever a loss clips at.
+_CLIP_EPSILON = 0.2  # For the metric `clip_fraction`, whatever the clipping range of the loss.
 
 
 @struct.dataclass
 class TokenBatch:
-    """Episodes to learn from, leaves `[B, T, S]` but for `episode`; once folded, `[N, t, S]` and `rows` in its place.
+    """Episodes to learn from, leaves `[B, T, S]` except `episode`; when folded, `[N, t, S]` and `rows` instead.
 
     Attributes:
         episode: the episodes; None when folded.
-        rows: input of the model; None before it is folded.
-        view: what is known before the model has read the tokens.
-        weight: float32, of the loss of a token, see `losses.aggregation`.
-        importance: float32, multiplies the loss of the slot `loss`; None is 1.
-        target: float32, of the value head; None without one.
+        rows: inputs of the model; None before folding.
+        view: view of the tokens before the model has read them.
+        weight: float32, weights of the token losses, see `losses.aggregation`.
+        importance: float32, factors for the loss of the slot `loss`; None is 1.
+        target: float32, targets of the value head; None without one.
     """
 
     episode: Episode | None
@@ -49,7 +49,7 @@ class TokenBatch:
         return fold(layout, self.replace(episode=None)).replace(rows=to_rows(self.episode))
 
     def turns_of_rows(self, layout: Layout) -> Array:
-        """Counts the turns of each row that have to be looked at, int32 `[N]`: none where no token of it counts."""
+        """Counts the turns of each row that must be processed, int32 `[N]`: none if no token of the row counts."""
         counts = jnp.any(self.view.mask, axis=(1, 2))[:, None] & self.episode.valid
         return jnp.sum(fold(layout, counts), axis=1, dtype=jnp.int32)
 
@@ -59,8 +59,8 @@ def make_token_view(episode: Episode, *, mask: Array | None = None, tempered: bo
 
     Args:
         episode: B episodes.
-        mask: bool `[B, T, S]`, tokens that count; None takes the sampled ones of rows that are kept.
-        tempered: takes the log-probabilities under the distribution that tokens were drawn from as the behaviour's.
+        mask: bool `[B, T, S]`, tokens that count; None: the sampled tokens of kept rows.
+        tempered: whether the behaviour's log-probabilities are those under the sampling distribution.
 
     Returns:
         The view, leaves `[B, T, S]`.
@@ -83,7 +83,7 @@ def make_token_view(episode: Episode, *, mask: Array | None = None, tempered: bo
 
 
 def importance_of(episode: Episode, view: TokenView, cap: float | None) -> Array | None:
-    """Computes what corrects the losses of tokens for how they were drawn; None without a cap."""
+    """Computes weights that correct token losses for the sampling distribution; None without a cap."""
     if cap is None:
         return None
     return truncated_importance_weight(episode.behavior_log_prob, episode.sampling_log_prob, view.mask, cap=cap)
@@ -122,7 +122,7 @@ def token_loss(
 
 
 def _means_of_tokens(view: TokenView) -> dict[str, Mean]:
-    """Computes means over the tokens that count, whatever the weights of the loss are."""
+    """Computes means over the tokens that count, regardless of the weights of the loss."""
     values = {
         "entropy": view.entropy,
         "approximate_kl": approximate_kl(view.log_prob, view.behavior_log_prob),
@@ -135,7 +135,7 @@ def _means_of_tokens(view: TokenView) -> dict[str, Mean]:
 
 
 def fields_of_losses(bound: Mapping[str, Bound], view: TokenView) -> frozenset[str]:
-    """Says which fields of a view the loss and the regularisers read."""
+    """Returns the fields of a view that the loss and the regularisers read."""
     floats = jax.ShapeDtypeStruct(view.mask.shape, jnp.float32)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), view)
     shapes = shapes.replace(log_prob=floats, entropy=floats, sequence_log_ratio=floats)
@@ -144,7 +144,7 @@ def fields_of_losses(bound: Mapping[str, Bound], view: TokenView) -> frozenset[s
 
 
 def zero_where_uncounted(metrics: Metrics) -> Metrics:
-    """Makes means over nothing zero: a batch of which nothing counts must not look like a run that diverged."""
+    """Sets means over no elements to zero: a batch in which nothing counts must not look like a run that diverged."""
     return {
         name: x.replace(count=jnp.where(x.count > 0.0, x.count, 1.0)) if isinstance(x, Mean) else x
         for name, x in metrics.items()

@@ -1,7 +1,7 @@
-"""Values of turns: what a model with a value head says before and after an action, and a step of its fit.
+"""Turn values: the outputs of a model with a value head before and after an action, and a step of its fit.
 
-`V_t` is the value at the first token that was sampled in turn t, whose context ends with the observation, and `Q_t`
-that at the last one, whose context holds the action. One head serves both. Pairs of answers are fitted by
+`V_t` is the value at the first token that was sampled in turn t, whose context ends with the observation, and `Q_t` the
+value at the last one, whose context includes the action. One head gives both. For fits to pairs of answers, see
 `learners.reward_model`.
 """
 
@@ -28,13 +28,13 @@ class TurnValueState:
 
 
 class TurnValues(NamedTuple):
-    """A model of values of turns.
+    """A model of turn values.
 
     Attributes:
-        init: `(params, start=None) -> TurnValueState`; begins as a copy of `params`, or goes on from `start`.
+        init: `(params, start=None) -> TurnValueState`; starts as a copy of `params`, or continues from `start`.
         judge: `(params, episode) -> (V, Q)`, both float32 `[B, T]`, 0 in turns without a sampled token.
-        step: `(state, episode, slope of V, slope of Q) -> state`: one step of the optimiser along the gradient of a
-            loss whose derivatives by V and Q these are, `[B, T]`, averaged over devices.
+        step: `(state, episode, slope of V, slope of Q) -> state`: one optimiser step along the gradient of a loss with
+            these derivatives in V and Q, `[B, T]`, averaged over devices.
     """
 
     init: Callable[..., TurnValueState]
@@ -50,13 +50,13 @@ def make_turn_values(
     microbatch_tokens: int = 4096,
     axis_name: str | None = None,
 ) -> TurnValues:
-    """Makes a model of values of turns.
+    """Makes a model of turn values.
 
     Args:
-        model: judges; needs a value head.
-        layout: of the episodes.
-        optimizer: of all its parameters.
-        microbatch_tokens: about how many tokens go through the model at once.
+        model: language model with a value head.
+        layout: layout of the episodes.
+        optimizer: optimiser of all parameters of the model.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: mapped device axis to average gradients over.
 
     Returns:
@@ -95,24 +95,24 @@ def cross_entropy(value: Array, target: Array, counted: Array, *, axis_name: str
     Args:
         value: v, float32 `[B, T]`.
         target: y, bool `[B, T]`.
-        counted: bool `[B, T]`.
+        counted: bool `[B, T]`, turns that count.
         axis_name: mapped device axis.
 
     Returns:
-        The loss, and its derivative by v, `[B, T]`.
+        The loss, and its derivative in v, `[B, T]`.
     """
     loss = optax.sigmoid_binary_cross_entropy(value, target.astype(jnp.float32))
     return _mean(loss, jax.nn.sigmoid(value) - target, counted, axis_name)
 
 
 def squared_error(value: Array, target: Array, counted: Array, *, axis_name: str | None = None) -> tuple[Array, Array]:
-    """Computes the mean of `(v - y)^2` over the turns that count, and its derivative by v; see `cross_entropy`."""
+    """Computes the mean of `(v - y)^2` over the turns that count, and its derivative in v; see `cross_entropy`."""
     return _mean(jnp.square(value - target), 2.0 * (value - target), counted, axis_name)
 
 
 def _mean(loss: Array, slope: Array, counted: Array, axis_name: str | None) -> tuple[Array, Array]:
     count = jnp.sum(counted, dtype=jnp.float32)
-    # Gradients are averaged over devices, whose numbers of turns may differ.
+    # Gradients are averaged over devices, which may have different numbers of turns.
     count = jnp.maximum(count if axis_name is None else jax.lax.pmean(count, axis_name), 1.0)
     total = jnp.sum(jnp.where(counted, loss, 0.0)) / count
     total = total if axis_name is None else jax.lax.pmean(total, axis_name)

@@ -1,4 +1,4 @@
-"""VEM (Zheng et al., 2025): a value of actions, fitted once to labelled steps and frozen, is what a policy earns."""
+"""VEM (Zheng et al., 2025): rewards a policy with action values, fitted once to labelled steps and then frozen."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,19 +16,19 @@ from jaxagents.types import Agent, Array, Collector, Environment, Episode, Learn
 
 
 def make_action_values(values: TurnValues, *, hard: bool = True, axis_name: str | None = None) -> Estimator:
-    """Makes a value of actions with two levels, in place of the rewards of turns.
+    """Makes an action value with two levels, which replaces the rewards of turns.
 
-    p is the probability that an action is good; it is fitted by cross-entropy to whether the world paid its turn. A
-    turn earns `level / 2`, where the level is 2 where p > 1/2, else 1.
+    p is the probability that an action is good; it is fitted by cross-entropy to whether the world rewarded its turn. A
+    turn earns `level / 2`, where the level is 2 if p > 1/2, else 1.
 
     Args:
-        values: sigmoid(Q) is p.
-        hard: false pays the mean level, `(1 + p) / 2`.
+        values: turn values, with sigmoid(Q) = p.
+        hard: whether to use the level; False: rewards are the mean level, `(1 + p) / 2`.
         axis_name: mapped device axis to average over.
 
     Returns:
-        The estimator, for `with_estimator` with `num_fitted`. Metrics: `action_value_loss` (log 2 = 0.69 knows nothing)
-        and `action_value_accuracy`, of what the world would have paid.
+        The estimator, for `with_estimator` with `num_fitted`. Metrics: `action_value_loss` (log 2 = 0.69 for a constant
+        guess) and `action_value_accuracy`, relative to the world's rewards.
 
     References:
         Zheng et al. (2025), "VEM: Environment-Free Exploration for Training GUI Agent with Value Environment Model",
@@ -69,16 +69,17 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles a policy-gradient agent that earns a frozen value of its actions for a text world of one seat.
+    """Assembles a policy-gradient agent rewarded with a frozen action value, for a text world with one seat.
 
     Args:
-        environment: a text world of one seat, whose rewards of turns say whether actions are good.
+        environment: text world with one seat, whose turn rewards say whether actions are good.
         estimator_optimizer: `(steps of the fit) -> optax.GradientTransformation`.
-        num_fitted: first updates, in which the values learn and the policy does not; the values are frozen after.
+        num_fitted: number of first updates, in which the values learn and the policy does not; then the values are
+            frozen.
         hard: see `make_action_values`.
-        microbatch_tokens: about how many tokens go through the model at once.
+        microbatch_tokens: approximate number of tokens per pass through the model.
         axis_name: see `make_action_values`.
-        **options: of `learners.policy_gradient.make_agent`; the policy has a value head.
+        **options: further arguments of `learners.policy_gradient.make_agent`; the policy has a value head.
     """
     both: dict[str, Any] = {"microbatch_tokens": microbatch_tokens, "axis_name": axis_name}
     agent = policy_gradient.make_agent(environment, **both, **options)

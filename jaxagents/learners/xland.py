@@ -1,4 +1,4 @@
-"""XLand (Open-Ended Learning Team, 2021): levels that a learner neither masters nor loses as a weak player does."""
+"""XLand (Open-Ended Learning Team, 2021): levels that are not solved, and that a weak player wins less often."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,16 +18,16 @@ from jaxagents.types import Agent, Array, Environment, Learner, Metrics, Params,
 
 @struct.dataclass
 class FilteredLevels:
-    """What is kept of the levels.
+    """Memory of the levels.
 
     Attributes:
         control: parameters of the weak player.
-        levels: of the next rollout, leaves `[B, ...]`, over all devices.
-        won: float32 `[B]`, share of the episodes that the agent won on the candidates that are judged.
-        candidates: levels that were judged in this cycle, leaves `[K, ...]`.
+        levels: levels of the next rollout, leaves `[B, ...]`, over all devices.
+        won: float32 `[B]`, share of episodes that the agent won on the candidates being judged.
+        candidates: levels judged in this cycle, leaves `[K, ...]`.
         accepted: bool `[K]`, which of them are trained on.
         thresholds: `solved`, `gain` and `control_solved`, float32.
-        round: int32, rollouts since the cycle began.
+        round: int32, number of rollouts since the cycle began.
     """
 
     control: Params
@@ -53,24 +53,25 @@ def with_filtered_levels(
 ) -> Learner:
     """Makes a learner that trains on levels that are not solved, and on which it does better than a weak player.
 
-    A cycle judges `num_batches` batches of new levels: on each the agent plays a rollout, then the weak player, and the
-    levels of `ops.levels.worth_training` are accepted. The inner learner learns from none of these, but from the
-    `num_trained` rollouts that follow, on levels drawn evenly from the accepted ones; on new ones where there are none.
-    The weak player has random parameters, so that a policy whose last layer begins small acts at random.
+    A cycle judges `num_batches` batches of new levels: on each of them, the agent plays a rollout, then the weak player
+    does, and the levels of `ops.levels.worth_training` are accepted. The inner learner learns from none of these
+    rollouts, but from the following `num_trained` rollouts, on levels drawn uniformly from the accepted ones, or on new
+    levels if there are none. The weak player has random parameters, so that a policy whose last layer is initially
+    small acts at random.
 
     Args:
-        learner: of rollouts.
+        learner: learner for rollouts.
         sample_level: `(key) -> level`.
-        num_levels: B, of a rollout over all devices.
-        num_batches: of B new levels that are judged in a cycle.
-        num_trained: rollouts that train.
-        solved: see `worth_training`; kept in the state as an array, as the two others are.
+        num_levels: B, number of levels of a rollout over all devices.
+        num_batches: number of batches of B new levels that are judged in a cycle.
+        num_trained: number of rollouts that train.
+        solved: see `worth_training`; kept in the state as an array, like the two below.
         gain: see `worth_training`.
         control_solved: see `worth_training`.
         axis_name: mapped device axis.
 
     Returns:
-        The learner, see `with_curriculum`; a later stage takes its own thresholds. Metrics: `judged`, `accepted` of the
+        The learner, see `with_curriculum`; a later stage uses its own thresholds. Metrics: `judged`, `accepted` for the
         levels judged last, and the thresholds.
 
     Raises:
@@ -80,8 +81,8 @@ def with_filtered_levels(
         Open-Ended Learning Team (2021), Open-ended learning leads to generally capable agents, section 5.2 (dynamic
         task generation).
 
-    Deviation: returns are whether episodes are won; levels are judged by as many episodes as a rollout holds, in place
-        of ten, and every one that is accepted is trained on until the next cycle.
+    Deviation: returns are whether episodes are won; levels are judged by the number of episodes that fit into a
+        rollout, instead of ten, and every accepted level is used for training until the next cycle.
     """
     check_counts(num_levels=num_levels, num_batches=num_batches, num_trained=num_trained)
     given = {"solved": solved, "gain": gain, "control_solved": control_solved}
@@ -104,7 +105,7 @@ def with_filtered_levels(
         )
 
     def judge(memory: FilteredLevels, won: Array) -> FilteredLevels:
-        """Keeps how the agent did, or tells by how the weak player does whether the levels are accepted."""
+        """Stores the agent's results, or decides by the weak player's results whether the levels are accepted."""
         place = memory.round // 2 * num_levels
         good = worth_training(memory.won, won, **memory.thresholds)
         kept = jax.tree.map(
@@ -117,7 +118,7 @@ def with_filtered_levels(
         return select(by_agent, memory.replace(won=won), memory.replace(candidates=kept, accepted=accepted))
 
     def levels_of(memory: FilteredLevels, key: Array) -> PyTree:
-        """Returns the levels of the rollout that is due."""
+        """Returns the levels of the next rollout."""
         new_key, draw_key = jax.random.split(key)
         new, found = new_levels(new_key, num_levels), jnp.any(memory.accepted)
         place = jax.random.categorical(draw_key, jnp.where(memory.accepted, 0.0, -1e9), shape=(num_levels,))
@@ -152,14 +153,15 @@ def make_agent(environment: Environment, **options: Any) -> Agent:
     """Assembles an agent that trains on levels that pass the task filter of XLand.
 
     Args:
-        environment: see `level_agent`; says `info["success"]`.
-        **options: of `with_filtered_levels` and of `level_agent`; the inner agent acts with its parameters alone.
+        environment: see `level_agent`; it reports `info["success"]`.
+        **options: further arguments of `with_filtered_levels` and of `level_agent`; the inner agent acts with its
+            parameters alone.
     """
     return level_agent(with_filtered_levels, environment, **options)
 
 
 def _share_won(ended: Array, success: Array, axis_name: str | None) -> Array:
-    """Computes the share of the episodes that were won on every level, over all devices, NaN where none ended."""
+    """Computes the share of episodes won on every level, over all devices, NaN if none ended."""
     count = jnp.sum(ended, axis=0)
     share = jnp.where(count > 0, jnp.sum(ended * success, axis=0) / jnp.maximum(count, 1), jnp.nan)
     return rows_of_all_devices(share, axis_name)
