@@ -1,4 +1,4 @@
-"""Games of n players, compiled to arrays: strategies, best responses, and what finds equilibria."""
+"""Games with n players, compiled to arrays: strategies, best responses, and solvers that find equilibria."""
 
 from jaxagents import modules_of
 

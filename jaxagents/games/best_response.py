@@ -1,4 +1,4 @@
-"""Exact best responses, and how far policies are from an equilibrium."""
+"""Exact best responses, and the distance of policies from an equilibrium."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,11 +22,11 @@ from jaxagents.types import Array
 
 
 class BestResponse(NamedTuple):
-    """The best that a player can do.
+    """A best response of a player, and its value.
 
     Attributes:
-        policy: `[I, A]`, one action at every information set; the first of equally good ones.
-        value: `[]`, what it earns.
+        policy: `[I, A]`, one action at every information set; the first one if several are equally good.
+        value: `[]`, expected payoff of the policy.
     """
 
     policy: Array
@@ -37,15 +37,15 @@ def best_response(game: Game, player: int, profile: Profile) -> BestResponse:
     """Computes a best response to the policies of the others.
 
     Args:
-        game: the game.
-        player: who responds.
+        game: compiled game.
+        player: index of the player who responds.
         profile: policies `[I_j, A_j]` of all players; that of `player` does not matter.
 
     Returns:
         The best response.
 
     Raises:
-        ValueError: policies are not of the game, or a row of another player's is no distribution of legal actions.
+        ValueError: policies do not fit the game, or a row of another player is not a distribution over legal actions.
     """
     check_profile(game, profile)
     _require_others(game, player, profile)
@@ -62,12 +62,12 @@ def nash_conv(game: Game, profile: Profile) -> Array:
     """Computes `sum_i (max_{x_i} u_i(x_i, x_-i) - u_i(x))`, 0 in an equilibrium.
 
     Args:
-        game: the game.
+        game: compiled game.
         profile: policies of all players.
 
     Raises:
-        ValueError: policies are not of the game, or a row is no distribution of legal actions: where rows are zero, no
-            payoff is reached, and nothing would be won against them.
+        ValueError: policies do not fit the game, or a row is not a distribution over legal actions: if rows were zero,
+            no payoff would be reached, and nothing could be gained against them.
 
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", section 4.
@@ -84,12 +84,12 @@ def _nash_conv(game: Game, profile: Profile) -> Array:
 
 
 def exploitability(game: Game, profile: Profile) -> Array:
-    """Computes `nash_conv / N`; refuses what `nash_conv` does."""
+    """Computes `nash_conv / N`; raises the same errors as `nash_conv`."""
     return nash_conv(game, profile) / game.num_players
 
 
 def respond(game: Game, player: int, weights: Array) -> BestResponse:
-    """Computes a best response to the reach of all others at every outcome, `[Z]`, see `strategies.outcome_weights`."""
+    """Computes a best response to the others' reach of every outcome, `[Z]`, see `strategies.outcome_weights`."""
     seat = game.seats[player]
     values, value = action_values(seat, gather_outcomes(game, player, weights))
     best = jnp.argmax(jnp.where(seat.mask, values, -jnp.inf), axis=1)

@@ -13,16 +13,16 @@ from jaxagents.games.extensive_form import Game
 from jaxagents.games.strategies import action_values, behavior_policy, normalize, realization_plan, sequence_values
 from jaxagents.types import Array
 
-_MEMORY = 0.9  # Of the moving mean of regrets.
+_MEMORY = 0.9  # Decay of the moving mean of regrets.
 
 
 class Moment(NamedTuple):
-    """What the choices of a method may look at, besides regrets.
+    """Quantities besides regrets that the functions of a method may use.
 
     Attributes:
-        iteration: `[]`, 1 in the first one.
-        magnitude: `[I, 1]`, m, the largest `|r(a)|` of every information set.
-        volatility: `[I, 1]`, `e <- 0.1 m + 0.9 e`, m in the first iteration.
+        iteration: `[]`, number of the iteration, from 1.
+        magnitude: `[I, 1]`, m, the largest `|r(a)|` in every information set.
+        volatility: `[I, 1]`, `e <- 0.1 m + 0.9 e`, initially m.
     """
 
     iteration: Array
@@ -31,14 +31,15 @@ class Moment(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A member of the family: a function per slot, each a `jax.tree_util.Partial`, whose numbers are arrays to a
-    compiled program.
+    """A member of the family, with one function per slot.
+
+    Each function is a `jax.tree_util.Partial`, whose numbers are arrays in a compiled program.
 
     Attributes:
         accumulate: `(regret R [I, A], instant r [I, A], moment) -> R` after this iteration.
         predict: `(R after this iteration, r, moment) -> P [I, A]`, regrets expected after the next one.
-        exponent: p; the next policy is `max(0, P(a))^p`, normalised, uniform where all are 0.
-        weight: `(moment) -> [] or [I, 1]`, of this iteration's policy in the average.
+        exponent: p; the next policy is `max(0, P(a))^p`, normalised, uniform if all are 0.
+        weight: `(moment) -> [] or [I, 1]`, weight of this iteration's policy in the average.
     """
 
     accumulate: Callable[[Array, Array, Moment], Array]
@@ -49,12 +50,12 @@ class Method(NamedTuple):
 
 @struct.dataclass
 class SeatState:
-    """What is remembered of a player.
+    """Memory of a player.
 
     Attributes:
-        regret: `[I, A]`, R.
-        policy: `[I, A]`, the current one.
-        plan: `[1 + I A]`, its realization plan.
+        regret: `[I, A]`, accumulated regrets R.
+        policy: `[I, A]`, current policy.
+        plan: `[1 + I A]`, realization plan of the policy.
         average: `[1 + I A]`, weighted sum of the plans so far.
         volatility: `[I, 1]`.
     """
@@ -68,11 +69,11 @@ class SeatState:
 
 @struct.dataclass
 class CfrState:
-    """Where the method is.
+    """State of the method.
 
     Attributes:
-        iteration: int32, finished ones.
-        seats: of the players.
+        iteration: int32, number of finished iterations.
+        seats: seats of the players.
     """
 
     iteration: Array
@@ -80,12 +81,12 @@ class CfrState:
 
 
 class Solver(NamedTuple):
-    """A way to an equilibrium, as a pair of pure functions.
+    """An equilibrium solver, as pure functions.
 
     Attributes:
         init: `() -> state`.
         update: `(state) -> state`.
-        profile: `(state) -> policies` that the method vouches for.
+        profile: `(state) -> policies` that the method returns as its result.
     """
 
     init: Callable[[], CfrState]
@@ -96,15 +97,15 @@ class Solver(NamedTuple):
 def make_cfr(game: Game, method: Method) -> Solver:
     """Makes a solver that minimises counterfactual regrets in every information set.
 
-    An iteration goes through the players in turn, each against the newest policies of the others:
+    An iteration updates the players in turn, each against the newest policies of the others:
     `r(i, a) = Q(i, a) - sum_b policy(b | i) Q(i, b)`, with values Q that leave the player's own reach out.
 
     Args:
-        game: the game.
+        game: compiled game.
         method: see `cfr_methods`.
 
     Returns:
-        The solver; `profile` is the weighted average of the policies of all iterations, in terms of plans.
+        The solver; `profile` is the weighted average of the policies of all iterations, computed from their plans.
 
     References:
         Zinkevich et al. (2007), "Regret Minimization in Games with Incomplete Information", equations 5 to 8. Tammelin
@@ -161,16 +162,17 @@ def solve(
     """Runs a method in one compiled program, in the precision of the caller: `with jax.enable_x64():` for float64.
 
     Args:
-        game: the game.
+        game: compiled game.
         method: see `cfr_methods`.
-        num_iterations: how many.
-        evaluate_every: iterations between two evaluations of the average; None: only after the last one.
+        num_iterations: number of iterations.
+        evaluate_every: number of iterations between evaluations of the average; None: evaluates only after the last
+            one.
 
     Returns:
         `(average profile, exploitability after every evaluate_every iterations)`.
 
     Raises:
-        ValueError: iterations are not a multiple of `evaluate_every`, or there are none.
+        ValueError: the number of iterations is not a multiple of `evaluate_every`, or is zero.
     """
     every = num_iterations if evaluate_every is None else evaluate_every
     if num_iterations < 1 or every < 1 or num_iterations % every:

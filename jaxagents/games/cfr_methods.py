@@ -1,4 +1,4 @@
-"""Members of the CFR family, put together from small functions: how regrets add up, what is predicted, what counts."""
+"""Members of the CFR family, composed of small functions: accumulation, prediction, and averaging weights."""
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -6,7 +6,7 @@ from jax.tree_util import Partial
 from jaxagents.games.cfr import Method, Moment
 from jaxagents.types import Array
 
-# How regrets add up: `(regret, instant, moment, *, numbers) -> regret`.
+# Accumulation of regrets: `(regret, instant, moment, *, numbers) -> regret`.
 
 
 def summed(regret: Array, instant: Array, moment: Moment) -> Array:
@@ -22,8 +22,10 @@ def summed_positive(regret: Array, instant: Array, moment: Moment) -> Array:
 def discounted(
     regret: Array, instant: Array, moment: Moment, *, alpha: Array | float, beta: Array | float, floor: Array | float
 ) -> Array:
-    """Computes `max(floor, D R + r)`, with `D = n^alpha / (n^alpha + 1)` of the n iterations before this one (beta in
-    place of alpha where R < 0)."""
+    """Computes `max(floor, D R + r)`, with a discount D of earlier regrets.
+
+    `D = n^alpha / (n^alpha + 1)` for the n earlier iterations, with beta instead of alpha if R < 0.
+    """
     past = moment.iteration - 1.0
     return jnp.maximum(_discount(regret, past, alpha, beta) * regret + instant, floor)
 
@@ -38,16 +40,16 @@ def volatile(
     scale: Array | float,
     floor: Array | float,
 ) -> Array:
-    """Computes `max(floor, D R + g)`, with discounts that drop as regrets become volatile, and gains boosted.
+    """Computes `max(floor, D R + g)`, with discounts that decrease with the regrets' volatility, and boosted gains.
 
-    `g = boost r` where r > 0, else r; `v = min(1, e / scale)`; `D = n^alpha / (n^alpha + 1)` of iteration n with
-    `alpha = max(0.1, 1.5 - sensitivity v)` where R >= 0, else with `beta = min(alpha, -0.1 - sensitivity v)`.
+    `g = boost r` if r > 0, else r; `v = min(1, e / scale)`; `D = n^alpha / (n^alpha + 1)` for iteration n with `alpha =
+    max(0.1, 1.5 - sensitivity v)` if R >= 0, else with `beta = min(alpha, -0.1 - sensitivity v)`.
     """
     factor = _volatile_discount(regret, moment, sensitivity, scale)
     return jnp.maximum(factor * regret + _boosted(instant, boost), floor)
 
 
-# What is predicted: `(regret, instant, moment, *, numbers) -> prediction`.
+# Prediction: `(regret, instant, moment, *, numbers) -> prediction`.
 
 
 def no_prediction(regret: Array, instant: Array, moment: Moment) -> Array:
@@ -56,7 +58,7 @@ def no_prediction(regret: Array, instant: Array, moment: Moment) -> Array:
 
 
 def last_regret(regret: Array, instant: Array, moment: Moment) -> Array:
-    """Computes `R + r`: the next regrets will be as the last ones."""
+    """Computes `R + r`, assuming that the next regrets equal the last ones."""
     return regret + instant
 
 
@@ -85,7 +87,7 @@ def volatile_last_regret(
     return factor * regret + weight * _boosted(instant, boost)
 
 
-# What counts in the average: `(moment, *, numbers) -> weight`.
+# Weight in the average: `(moment, *, numbers) -> weight`.
 
 
 def power(moment: Moment, *, gamma: Array | float) -> Array:
@@ -103,7 +105,7 @@ def volatile_power(moment: Moment, *, warm_start: Array | float, scale: Array | 
 
 
 def cfr() -> Method:
-    """Makes CFR, with players in turn.
+    """Makes CFR, with players updated in turn.
 
     References:
         Zinkevich et al. (2007), "Regret Minimization in Games with Incomplete Information".
@@ -112,7 +114,7 @@ def cfr() -> Method:
 
 
 def cfr_plus() -> Method:
-    """Makes CFR+: regrets never below zero, linear averaging.
+    """Makes CFR+: regrets are never below zero, and averaging is linear.
 
     References:
         Tammelin (2014), "Solving Large Imperfect Information Games Using CFR+".
@@ -124,9 +126,9 @@ def dcfr(alpha: float = 1.5, beta: float = 0.0, gamma: float = 2.0) -> Method:
     """Makes discounted CFR.
 
     Args:
-        alpha: of positive regrets.
-        beta: of negative ones.
-        gamma: of averaging.
+        alpha: exponent for the discount of positive regrets.
+        beta: exponent for the discount of negative regrets.
+        gamma: exponent of the averaging weights.
 
     References:
         Brown and Sandholm (2019), "Solving Imperfect-Information Games via Discounted Regret Minimization".
@@ -139,7 +141,7 @@ def pcfr_plus(gamma: float = 2.0) -> Method:
     """Makes predictive CFR+.
 
     Args:
-        gamma: of averaging.
+        gamma: exponent of the averaging weights.
 
     References:
         Farina, Kroer and Sandholm (2021), "Faster Game Solving via Predictive Blackwell Approachability".
@@ -151,8 +153,8 @@ def pdcfr_plus(alpha: float = 2.3, gamma: float = 5.0) -> Method:
     """Makes discounted predictive CFR+.
 
     Args:
-        alpha: of regrets.
-        gamma: of averaging.
+        alpha: exponent for the discount of regrets.
+        gamma: exponent of the averaging weights.
 
     References:
         Xu et al. (2024), "Minimizing Weighted Counterfactual Regret with Optimistic Online Mirror Descent".
@@ -175,14 +177,14 @@ def vad_cfr(
     """Makes volatility-adaptive discounted CFR.
 
     Args:
-        warm_start: iterations that do not count in the average.
-        boost: factor of positive regrets.
-        sensitivity: of discounts to volatility; 0 keeps them fixed.
-        optimism: weight of the last regrets in the prediction, in the first iteration.
-        exponent: of predicted regrets.
-        scale: of volatile regrets.
-        floor: of accumulated regrets.
-        patience: iterations in which optimism halves.
+        warm_start: number of iterations that do not count in the average.
+        boost: factor for positive regrets.
+        sensitivity: sensitivity of discounts to volatility; 0 keeps them fixed.
+        optimism: initial weight of the last regrets in the prediction.
+        exponent: exponent of predicted regrets in the policy.
+        scale: size of regrets that counts as volatile.
+        floor: lower bound of accumulated regrets.
+        patience: number of iterations in which optimism halves.
 
     References:
         Li et al. (2026), "Discovering Multiagent Learning Algorithms with Large Language Models".

@@ -1,8 +1,8 @@
-"""Correlated equilibria of payoff tensors: what deviating gains, and meta-solvers of JPSRO.
+"""Correlated equilibria of payoff tensors: gains from deviating, and meta-solvers of JPSRO.
 
-A meta-solver is `(payoffs, counts, key) -> joint [A, ..., A]`; those without randomness ignore the key. `coarse` says
-which equilibrium is meant. In a coarse correlated one (CCE) nobody gains by an action chosen before the joint action is
-drawn; in a correlated one (CE) nobody gains by replacing the action that was recommended.
+A meta-solver is `(payoffs, counts, key) -> joint [A, ..., A]`; deterministic ones ignore the key. `coarse` selects the
+kind of equilibrium. In a coarse correlated equilibrium (CCE), nobody gains by an action chosen before the joint action
+is drawn; in a correlated equilibrium (CE), nobody gains by replacing the recommended action.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from jaxagents.games.meta_solvers import uniform
 from jaxagents.games.normal_form import product_of, require_square, undominated
 from jaxagents.types import Array
 
-_SAME = 1e-8  # Payoffs closer than this, in units of their range, are the same.
+_SAME = 1e-8  # Payoffs closer than this, in units of their range, count as equal.
 
 
 def coarse_gains(payoffs: Array, joint: Array) -> Array:
-    """Computes `sum_a x[a] (G_p[a_p', a_-p] - G_p[a])` of every player p and action `a_p'`, `[n, A]`."""
+    """Computes `sum_a x[a] (G_p[a_p', a_-p] - G_p[a])` for every player p and action `a_p'`, `[n, A]`."""
     rows = []
     for player, payoff in enumerate(payoffs):
         own = jnp.moveaxis(payoff, player, 0).reshape(payoff.shape[player], -1)
@@ -28,7 +28,7 @@ def coarse_gains(payoffs: Array, joint: Array) -> Array:
 
 
 def swap_gains(payoffs: Array, joint: Array) -> Array:
-    """Computes `sum_{a_-p} x[a] (G_p[a_p', a_-p] - G_p[a])` of every player p, `a_p` and `a_p'`, `[n, A, A]`."""
+    """Computes `sum_{a_-p} x[a] (G_p[a_p', a_-p] - G_p[a])` for every player p, `a_p` and `a_p'`, `[n, A, A]`."""
     rows = []
     for player, payoff in enumerate(payoffs):
         own, mass = (jnp.moveaxis(v, player, 0).reshape(v.shape[player], -1) for v in (payoff, joint))
@@ -37,13 +37,13 @@ def swap_gains(payoffs: Array, joint: Array) -> Array:
 
 
 def cce_gaps(payoffs: Array, joint: Array, counts: Array | None = None) -> Array:
-    """Computes what every player gains by its best deviation before the draw, `[n]`; the CCE gap is their sum."""
+    """Computes every player's gain from its best deviation before the draw, `[n]`; the CCE gap is their sum."""
     exists = require_square(payoffs, counts) > 0
     return jnp.maximum(jnp.max(jnp.where(exists, coarse_gains(payoffs, joint), 0.0), axis=1), 0.0)
 
 
 def ce_gaps(payoffs: Array, joint: Array, counts: Array | None = None) -> Array:
-    """Computes what every player gains by the best deviations from recommendations, `[n]`; the CE gap is their sum."""
+    """Computes every player's gain from its best deviations from recommendations, `[n]`; the CE gap is their sum."""
     exists = require_square(payoffs, counts) > 0
     gains = jnp.where(exists[:, None, :], swap_gains(payoffs, joint), 0.0)
     return jnp.sum(jnp.maximum(jnp.max(gains, axis=2), 0.0), axis=1)
@@ -59,16 +59,17 @@ def max_gini(
     tolerance: float = 1e-6,
     max_steps: int = 20_000,
 ) -> Array:
-    """Computes the (C)CE of the largest Gini impurity `1 - sum_a x[a]^2`, MGCE or MGCCE; it is unique.
+    """Computes the (C)CE with the largest Gini impurity `1 - sum_a x[a]^2`, MGCE or MGCCE, which is unique.
 
     Args:
-        payoffs: `[n, A, ..., A]`; float64 for tolerances under 1e-4.
+        payoffs: `[n, A, ..., A]`; float64 for tolerances below 1e-4.
         counts: `[n, A]`; every copy of a joint action counts in the impurity.
         key: not used.
-        coarse: True: CCE; False: CE.
-        epsilon: deviations may gain this share of the largest gain from the uniform distribution; 0 is an equilibrium.
-        tolerance: of gains, in units of the range of payoffs.
-        max_steps: of the ascent, see `gini.flattest`.
+        coarse: whether to compute a CCE instead of a CE.
+        epsilon: gain that deviations may have, as a fraction of the largest gain from the uniform distribution; 0 gives
+            an equilibrium.
+        tolerance: tolerance of gains, in units of the range of payoffs.
+        max_steps: greatest number of ascent steps, see `gini.flattest`.
 
     Returns:
         `[A, ..., A]`.
@@ -87,7 +88,7 @@ def max_gini(
 def product(
     payoffs: Array, counts: Array | None = None, key: Array | None = None, *, solver: Callable[[Array, Array], Array]
 ) -> Array:
-    """Draws every player's action apart, from the strategies of a solver of `games.meta_solvers`."""
+    """Draws every player's action independently, from the strategies of a solver of `games.meta_solvers`."""
     return product_of(solver(payoffs, counts))
 
 
@@ -96,7 +97,7 @@ def _gains(payoffs: Array, coarse: bool) -> Callable[[Array], Array]:
 
 
 def _row_mask(payoffs: Array, counts: Array, coarse: bool) -> Array:
-    """Returns which deviations are there and change something, `[n, A]` or `[n, A, A]`."""
+    """Returns which deviations exist and have an effect, `[n, A]` or `[n, A, A]`."""
     masks = []
     for player, payoff in enumerate(payoffs):
         own = jnp.moveaxis(payoff, player, 0).reshape(payoff.shape[player], -1)
@@ -108,7 +109,7 @@ def _row_mask(payoffs: Array, counts: Array, coarse: bool) -> Array:
 
 
 def _range(payoffs: Array, counts: Array) -> Array:
-    """Returns the largest difference between payoffs of one player, 1 where there is none."""
+    """Returns the largest difference between payoffs of one player, or 1 if there is none."""
     support = (product_of(counts) > 0)[None]
     axes = tuple(range(1, payoffs.ndim))
     high = jnp.max(jnp.where(support, payoffs, -jnp.inf), axis=axes)
@@ -117,7 +118,7 @@ def _range(payoffs: Array, counts: Array) -> Array:
 
 
 def _scaled(payoffs: Array, counts: Array | None, coarse: bool) -> tuple[Array, Array]:
-    """Returns payoffs of range 1, zero where there is nothing, and counts without what no CE plays."""
+    """Returns payoffs of range 1, zero for padding, and counts without actions that no CE plays."""
     counts = require_square(payoffs, counts)
     if not coarse:
         counts = undominated(payoffs, counts)

@@ -1,4 +1,4 @@
-"""Games in extensive form as arrays: information sets by level, sequences, and what pairs of sequences pay."""
+"""Games in extensive form as arrays: information sets by level, sequences, and payoffs of combined sequences."""
 
 import numpy as np
 from flax import struct
@@ -9,16 +9,16 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class Seat:
-    """What one player can do: I information sets with up to A actions each.
+    """The decisions of one player: I information sets with up to A actions each.
 
-    A sequence is a choice together with the own choices before it, which perfect recall makes one number: that of
-    action a at information set i is `1 + i * A + a`, and 0 is the empty sequence, before the first choice.
+    A sequence is a choice together with the player's earlier choices, which perfect recall turns into one number: the
+    sequence of action a at information set i is `1 + i * A + a`, and 0 is the empty sequence, before the first choice.
 
     Attributes:
-        mask: bool `[I, A]`, True for legal actions; they come first.
-        previous: int32 `[I]`, the sequence before every information set.
-        levels: level k holds the information sets `levels[k]:levels[k + 1]`: those after k own choices. Within a level
-            `previous` does not decrease.
+        mask: bool `[I, A]`, True for legal actions, which come first.
+        previous: int32 `[I]`, sequence before every information set.
+        levels: level k consists of the information sets `levels[k]:levels[k + 1]`: those after k own choices. Within a
+            level, `previous` does not decrease.
     """
 
     mask: Array
@@ -27,23 +27,23 @@ class Seat:
 
     @property
     def num_sequences(self) -> int:
-        """Returns the number of sequences, those of illegal actions included."""
+        """Returns the number of sequences, including those of illegal actions."""
         return 1 + self.mask.shape[0] * self.mask.shape[1]
 
 
 @struct.dataclass
 class Game:
-    """A game of N players; histories that no player's choices tell apart are one of Z outcomes.
+    """A game with N players; histories with the same choices of all players are merged into one of Z outcomes.
 
-    Arrays are of numpy, in float64: they enter a compiled program in the precision that it was traced in.
+    Arrays are float64 numpy arrays: they enter a compiled program in the precision in which it is traced.
 
     Attributes:
-        seats: of the players.
-        sequence: int32 `[N, Z]`, the players' sequences of every outcome.
+        seats: seats of the players.
+        sequence: int32 `[N, Z]`, players' sequences for every outcome.
         payoff: `[N, Z]`, payoffs times the probability of chance, summed over the histories of an outcome.
-        name: of the definition.
-        num_histories: visited; those of chance probability zero do not count.
-        num_terminals: of these, terminal.
+        name: name of the definition.
+        num_histories: number of visited histories; those of chance probability zero do not count.
+        num_terminals: number of terminal ones among them.
     """
 
     seats: tuple[Seat, ...]
@@ -55,7 +55,7 @@ class Game:
 
     @property
     def num_players(self) -> int:
-        """Returns N."""
+        """Returns N, the number of players."""
         return len(self.seats)
 
 
@@ -63,7 +63,7 @@ def compile_game(definition: Definition | Tree) -> Game:
     """Compiles a game to arrays, on the host.
 
     Args:
-        definition: rules, or a tree of `trees.expand`, whose information sets say what rows of policies are about.
+        definition: rules, or a tree from `trees.expand`, whose information sets define the rows of policies.
 
     Returns:
         The game.

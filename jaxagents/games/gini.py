@@ -8,12 +8,12 @@ import jax.numpy as jnp
 
 from jaxagents.types import Array
 
-_POWER_STEPS = 40  # For the spectral norm; its estimate is from below, hence the margin.
+_POWER_STEPS = 40  # For the spectral norm, which is estimated from below, hence the margin.
 _MARGIN = 1.05
 
 
 class Flattest(NamedTuple):
-    """The solution, the multipliers of the constraints, the largest residual of optimality, and the steps it took."""
+    """The solution, the multipliers of the constraints, the largest optimality residual, and the number of steps."""
 
     joint: Array
     multipliers: Array
@@ -38,28 +38,28 @@ def flattest(
     tolerance: float = 1e-6,
     max_steps: int = 20_000,
 ) -> Flattest:
-    """Minimises `1/2 sum x^2 / weight` where `gains(x) <= limit`, `sum x = 1` and `x >= 0`.
+    """Minimises `1/2 sum x^2 / weight` subject to `gains(x) <= limit`, `sum x = 1` and `x >= 0`.
 
-    For multipliers `alpha >= 0` of the rows the minimiser is `x(alpha) = weight max(0, tau - gains^T alpha)`, tau such
-    that it sums to 1, and `gains(x(alpha)) - limit` is the gradient of the dual, which is climbed with Nesterov's
-    momentum, forgotten whenever it points downhill.
+    For multipliers `alpha >= 0` of the rows, the minimiser is `x(alpha) = weight max(0, tau - gains^T alpha)`, with tau
+    such that it sums to 1, and `gains(x(alpha)) - limit` is the gradient of the dual, which is maximised with
+    Nesterov's momentum, reset whenever it points downhill.
 
     Args:
-        gains: linear function of the joint distribution, as of `correlated.swap_gains`; of size about 1.
-        weight: of every entry of `x`; 0 keeps it at 0.
-        row_mask: bool, of the shape of the gains; True: the row is a constraint.
-        limit: of all rows.
-        tolerance: residual of optimality at which to stop; constraints are violated by at most about as much.
-        max_steps: of the ascent.
+        gains: linear function of the joint distribution, such as `correlated.swap_gains`; of size about 1.
+        weight: weight of every entry of `x`; 0 keeps it at 0.
+        row_mask: bool, with the shape of the gains; True if the row is a constraint.
+        limit: upper bound for all rows.
+        tolerance: optimality residual at which to stop; constraints are violated by at most about as much.
+        max_steps: greatest number of ascent steps.
 
     Returns:
-        The distribution, which is one exactly, and how good it is.
+        The distribution, which sums to exactly one, and its accuracy.
 
     References:
         Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers", appendix;
         O'Donoghue and Candes (2015), "Adaptive restart for accelerated gradient schemes".
 
-    Deviation: the multipliers of `x >= 0` and of the sum are eliminated, where the paper climbs in them, too.
+    Deviation: the multipliers of `x >= 0` and of the sum are eliminated, whereas the paper also ascends in them.
     """
     transpose = jax.linear_transpose(gains, weight)
     mask = row_mask.astype(weight.dtype)
@@ -121,7 +121,7 @@ def _squared_norm(
         size = jnp.sqrt(jnp.sum(image**2))
         return image / jnp.where(size > 0, size, 1.0), size
 
-    # Not constant: gains of opposite deviations would cancel.
+    # Not constant, because gains of opposite deviations would cancel.
     start = mask * jnp.cos(jnp.arange(mask.size, dtype=mask.dtype)).reshape(mask.shape)
     start /= jnp.maximum(jnp.sqrt(jnp.sum(start**2)), jnp.finfo(mask.dtype).tiny)
     _, size = jax.lax.fori_loop(0, _POWER_STEPS, step, (start, jnp.ones((), mask.dtype)))

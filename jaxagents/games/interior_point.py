@@ -9,7 +9,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxagents.types import Array
 
 _MAX_STEPS = 100
-_TO_BOUNDARY = 0.995  # Share of the way to the nearest bound that a step may go.
+_TO_BOUNDARY = 0.995  # Largest fraction of the way to the nearest bound that a step may take.
 
 
 class Program(NamedTuple):
@@ -21,7 +21,7 @@ class Program(NamedTuple):
 
 
 class Point(NamedTuple):
-    """`x [V]`, the multipliers `y [M]` of the rows, the reduced costs `s [V] = cost - rows' y`; whether to go on."""
+    """`x [V]`, the multipliers `y [M]` of the rows, reduced costs `s [V] = cost - rows' y`, and whether to go on."""
 
     x: Array
     y: Array
@@ -35,12 +35,12 @@ def solve_linear_program(cost: Array, rows: Array, limits: Array) -> tuple[Array
 
     Args:
         cost: float `[V]`; float64 for a precision of about 1e-9, float32 reaches about 1e-4.
-        rows: `[M, V]`; one that is all zero needs a positive limit.
+        rows: `[M, V]`; an all-zero row needs a positive limit.
         limits: `[M]`.
 
     Returns:
-        The minimiser `[V]` (the centre of all where there are several) and the multipliers of the rows `[M]`, at least
-        0. Infeasible or unbounded programs give the last finite point: feasibility is the caller's to know.
+        The minimiser `[V]` (the centre if there are several) and the multipliers of the rows `[M]`, non-negative.
+        Infeasible or unbounded programs give the last finite point: the caller must know that the program is feasible.
 
     References:
         Mehrotra (1992), "On the implementation of a primal-dual interior point method".
@@ -72,7 +72,7 @@ def _factor(matrix: Array) -> tuple[Array, bool]:
 
 
 def _step(program: Program, point: Point) -> Point:
-    """Goes one predictor-corrector step, and stops where complementarity and both residuals are at precision."""
+    """Takes one predictor-corrector step; stops if complementarity and both residuals have reached the precision."""
     cost, rows, limits = program
     x, y, s, _, steps = point
     primal, dual = limits - rows @ x, cost - rows.T @ y - s
@@ -80,7 +80,7 @@ def _step(program: Program, point: Point) -> Point:
     factor = _factor((rows * scale[None, :]) @ rows.T)
 
     def direction(target: Array) -> tuple[Array, Array, Array]:
-        """Solves for `rows dx = primal`, `rows' dy + ds = dual`, `s dx + x ds = target`."""
+        """Solves `rows dx = primal`, `rows' dy + ds = dual`, `s dx + x ds = target`."""
         dy = cho_solve(factor, primal + rows @ (scale * dual - target / s))
         ds = dual - rows.T @ dy
         return (target - x * ds) / s, dy, ds
@@ -100,5 +100,5 @@ def _step(program: Program, point: Point) -> Point:
 
 
 def _length(value: Array, change: Array) -> Array:
-    """Returns the largest step of at most 1 that keeps `value + length * change` at least 0."""
+    """Returns the largest step of at most 1 that keeps `value + length * change` non-negative."""
     return jnp.minimum(1.0, jnp.min(jnp.where(change < 0, -value / jnp.where(change < 0, change, 1.0), jnp.inf)))

@@ -26,18 +26,18 @@ from jaxagents.types import Array
 JointSolver = Callable[[Array, Array, Array], Array]
 """`(payoffs [n, K, ..., K], counts [n, K], key) -> joint [K, ..., K]`, see `games.correlated`."""
 
-_LEAST = 1e-8  # Probabilities and gains below are none.
-_FIRST_CAPACITY = 16  # Of populations; it is doubled, and a program compiled, when there is no more room.
+_LEAST = 1e-8  # Probabilities and gains below it count as zero.
+_FIRST_CAPACITY = 16  # Initial capacity of populations; when full, it is doubled and the program is compiled again.
 
 
 class JpsroCurves(NamedTuple):
-    """What the joint distribution was before every iteration, T of them.
+    """Properties of the joint distribution before each of T iterations.
 
     Attributes:
-        cce_gap: `[T]`, what players gain in sum by the best deviations in the game from before the draw.
-        ce_gap: `[T]`, by the best deviations from every recommended policy; at least `cce_gap`.
-        value: `[T, n]`, what the players earn.
-        num_policies: int32 `[T, n]`, different policies.
+        cce_gap: `[T]`, sum of the players' gains in the game from the best deviations before the draw.
+        ce_gap: `[T]`, the same for the best deviations from every recommended policy; at least `cce_gap`.
+        value: `[T, n]`, expected payoffs of the players.
+        num_policies: int32 `[T, n]`, numbers of different policies.
     """
 
     cce_gap: Array
@@ -47,12 +47,12 @@ class JpsroCurves(NamedTuple):
 
 
 class JpsroResult(NamedTuple):
-    """What came of it.
+    """The result of JPSRO.
 
     Attributes:
-        curves: over iterations.
-        population: after the last iteration.
-        joint: `[K, ..., K]`, a distribution over this population.
+        curves: curves over iterations.
+        population: population after the last iteration.
+        joint: `[K, ..., K]`, joint distribution over this population.
     """
 
     curves: JpsroCurves
@@ -70,34 +70,34 @@ def jpsro(
     least_gap: float = 0.0,
     start: Profile | None = None,
 ) -> JpsroResult:
-    """Adds policies that deviate best from a joint distribution over those that are there, again and again.
+    """Repeatedly adds the policies that deviate best from a joint distribution over the existing ones.
 
-    With CCEs in mind, every player adds a best response to the distribution of the others. With CEs in mind there is
-    one per recommended policy, and of those that are new the one that gains most is added, weighted by the probability
-    of the recommendation. A policy that is there already is counted once more.
+    For CCEs, every player adds a best response to the distribution of the others. For CEs, there is one per recommended
+    policy, and the new one with the largest gain, weighted by the probability of the recommendation, is added. A policy
+    that already exists only increases its count.
 
     Args:
-        game: the game.
-        solver: of the meta-game; `partial(correlated.max_gini, coarse=True)` with `coarse=True`.
-        key: for solvers that draw.
-        coarse: True: JPSRO(CCE); False: JPSRO(CE).
-        num_iterations: T.
-        least_gap: there are no more iterations after one whose gap, of the kind that is meant, is not above this; its
-            numbers then stand for those left out.
-        start: first policies; None: uniform ones.
+        game: compiled game.
+        solver: solver of the meta-game; `partial(correlated.max_gini, coarse=True)` with `coarse=True`.
+        key: PRNG key for random solvers.
+        coarse: whether to run JPSRO(CCE) instead of JPSRO(CE).
+        num_iterations: T, number of iterations.
+        least_gap: gap of the chosen kind at or below which iterations stop; the last numbers then also stand for the
+            iterations left out.
+        start: initial policies; None: uniform ones.
 
     Returns:
-        What came of it, in the precision of the caller: `with jax.enable_x64():` for float64.
+        The result, in the precision of the caller: `with jax.enable_x64():` for float64.
 
     Raises:
-        ValueError: there is no iteration, or policies are not of the game.
+        ValueError: there are no iterations, or policies do not fit the game.
 
     References:
         Marris et al. (2021), "Multi-Agent Training beyond Zero-Sum with Correlated Equilibrium Meta-Solvers", algorithm
         1.
 
-    Deviation: policies are the same where they play the same, whatever they would do where their player never gets.
-    Deviation: where no deviation is new, the one that gains most is counted once more, in place of a random one.
+    Deviation: policies are equal if they play the same, whatever they would do at unreachable points of the game.
+    Deviation: if no deviation is new, the one with the largest gain is counted once more, instead of a random one.
     """
     check_counts(num_iterations=num_iterations)
     population = start_population(game, uniform_profile(game) if start is None else start, _FIRST_CAPACITY)
@@ -150,20 +150,22 @@ def joint_gaps(game: Game, population: Population, joint: Array) -> tuple[Array,
     """Computes the CCE gap and the CE gap, in the game, of a joint distribution over a population.
 
     Args:
-        game: the game.
-        population: K policies of every player.
-        joint: `[K, ..., K]`, of any solver: one that trained, or `correlated.max_welfare` to evaluate.
+        game: compiled game.
+        population: population with K policies of every player.
+        joint: `[K, ..., K]`, from any solver: the one used in training, or `correlated.max_welfare` for evaluation.
 
     Returns:
-        What players gain in sum by best deviations before the draw, and from what is recommended.
+        Sums of the players' gains from the best deviations before the draw, and from the recommendations.
     """
     payoffs = meta_payoffs(game, population)
     return _sum_gaps([_deviate(game, population, payoffs[p], p, joint) for p in range(game.num_players)])
 
 
 class _Deviation(NamedTuple):
-    """A player's best responses: before the draw and what it gains, and to each of K recommendations and what they
-    gain, times the probability of the recommendation."""
+    """A player's best responses with their gains: before the draw, and to each of K recommendations.
+
+    The latter's gains are multiplied by the probability of the recommendation.
+    """
 
     policy: Array
     gain: Array
@@ -174,7 +176,7 @@ class _Deviation(NamedTuple):
 def _iterate(
     game: Game, population: Population, key: Array, solver: JointSolver, coarse: bool
 ) -> tuple[Population, JpsroCurves]:
-    """Solves the meta-game and adds a policy per player; tells what the solution was."""
+    """Solves the meta-game and adds a policy per player; also returns the curves of the solution."""
     payoffs = meta_payoffs(game, population)
     joint = solver(payoffs, population.counts, key)
     grown, deviations = population, []
@@ -203,7 +205,7 @@ def _sum_gaps(deviations: Sequence[_Deviation]) -> tuple[Array, Array]:
 
 
 def _largest_gap(game: Game, population: Population, player: int, deviation: _Deviation) -> Array:
-    """Returns the response that gains most, among the new ones that gain, else among all."""
+    """Returns the response with the largest gain, among new ones that gain, or among all if there are none."""
     known = jax.vmap(lambda policy: jnp.any(is_known(game, population, player, policy)))(deviation.policies)
     new = jnp.where(known, -1.0, deviation.gains)
     return deviation.policies[jnp.where(jnp.max(new) > _LEAST, jnp.argmax(new), jnp.argmax(deviation.gains))]

@@ -1,7 +1,7 @@
 """Meta-solvers of PSRO: `(payoffs, counts) -> strategies [n, A]`, pure functions of a tensor of payoffs.
 
-`payoffs [n, A, ..., A]` and `counts [n, A]` are those of `games.normal_form`: padding has the count 0 and is never
-played, an action of count 2 is as good as two equal actions. One compiled function serves all iterations of PSRO.
+`payoffs [n, A, ..., A]` and `counts [n, A]` are those of `games.normal_form`: padding has count 0 and is never played,
+and an action with count 2 is equivalent to two equal actions. One compiled function serves all iterations of PSRO.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from jaxagents.types import Array
 
 
 def uniform(payoffs: Array, counts: Array | None = None) -> Array:
-    """Plays what is there equally often, in proportion to the counts: fictitious play in PSRO."""
+    """Plays all existing actions equally often, in proportion to the counts: fictitious play in PSRO."""
     counts = require_square(payoffs, counts)
     return counts / jnp.sum(counts, axis=1, keepdims=True)
 
@@ -24,15 +24,15 @@ def nash(payoffs: Array, counts: Array | None = None) -> Array:
     """Solves a two-player zero-sum game by linear programming.
 
     With payoffs shifted so that the value is positive, the column player's `y` maximises `sum y` subject to `G y <= 1`,
-    and the row player's strategy is that program's multipliers.
+    and the row player's strategy consists of that program's multipliers.
 
     Args:
-        payoffs: `[2, A, A]`; `payoffs[1]` is taken to be `-payoffs[0]`. In float64 the strategies' NashConv is about
+        payoffs: `[2, A, A]`; `payoffs[1]` is assumed to be `-payoffs[0]`. In float64, the strategies' NashConv is about
             1e-9 times the payoffs, in float32 1e-4.
         counts: `[2, A]`.
 
     Returns:
-        `[2, A]`, the centre of all equilibria where there are several.
+        `[2, A]`, the centre of all equilibria if there are several.
 
     Raises:
         ValueError: there are not two players.
@@ -71,8 +71,8 @@ def projected_replicator(
     Args:
         payoffs: `[n, A, ..., A]`.
         counts: `[n, A]`.
-        num_iterations: of the dynamics; the average includes the uniform start.
-        step_size: of Euler's method, in units of one over a payoff.
+        num_iterations: number of iterations of the dynamics; the average includes the uniform start.
+        step_size: step size of Euler's method, in inverse units of the payoff.
         floor: least probability of every copy of an action, below 1 / (number of copies).
 
     Returns:
@@ -81,7 +81,7 @@ def projected_replicator(
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", section 3.2.
 
-    Deviation: 10,000 steps of 0.01 in place of OpenSpiel's 100,000 of 0.001.
+    Deviation: 10,000 steps of 0.01 instead of OpenSpiel's 100,000 of 0.001.
     """
     counts = require_square(payoffs, counts)
     start = uniform(payoffs, counts)
@@ -98,26 +98,26 @@ def projected_replicator(
 
 
 def _project(strategy: Array, counts: Array, floor: float) -> Array:
-    """Projects a strategy `[A]` in the space of copies: `max(p + theta, floor)`, theta such that they sum to 1."""
+    """Projects a strategy `[A]` in the space of copies: `max(p + theta, floor)`, with theta such that they sum to 1."""
     exists = counts > 0
     single = jnp.where(exists, strategy / jnp.where(exists, counts, 1.0), -jnp.inf) - floor
     order = jnp.argsort(-single)
     weight, value = counts[order], jnp.where(exists, single, 0.0)[order]
     rest = 1.0 - floor * jnp.sum(counts)
     shifts = (rest - jnp.cumsum(weight * value)) / jnp.cumsum(weight)
-    last = jnp.sum((weight > 0) & (value + shifts > 0)) - 1  # Those above the floor come first.
+    last = jnp.sum((weight > 0) & (value + shifts > 0)) - 1  # Actions above the floor come first.
     return counts * (jnp.maximum(jnp.where(exists, single, 0.0) + shifts[last], 0.0) + floor)
 
 
 def regret_matching(payoffs: Array, counts: Array | None = None, *, num_iterations: int = 10_000) -> Array:
-    """Matches regrets of all players at once, and returns the average strategies.
+    """Applies regret matching for all players simultaneously, and returns the average strategies.
 
-    `R(a) += u(a) - u(sigma)`, `sigma(a)` proportional to `max(R(a), 0)`, uniform where no regret is positive.
+    `R(a) += u(a) - u(sigma)`, with `sigma(a)` proportional to `max(R(a), 0)`, uniform if no regret is positive.
 
     Args:
         payoffs: `[n, A, ..., A]`.
         counts: `[n, A]`.
-        num_iterations: of the dynamics; the average includes the uniform start.
+        num_iterations: number of iterations of the dynamics; the average includes the uniform start.
 
     Returns:
         `[n, A]`.
@@ -142,9 +142,9 @@ def regret_matching(payoffs: Array, counts: Array | None = None, *, num_iteratio
 def shor_training(payoffs: Array, counts: Array | None = None) -> Array:
     """Solves a meta-game for training by smoothed hybrid optimistic regret matching, annealed over PSRO's iterations.
 
-    Optimism is 0.5; over 75 iterations of PSRO (policies found less one) the share of the soft best response goes from
-    0.3 to 0.05, its temperature from 0.5 to 0.01, and the bonus of diversity from 0.05 to 0.001. Inner iterations are
-    1000 and 20 more per iteration, at most 5000.
+    Optimism is 0.5; over 75 iterations of PSRO (number of policies found minus one) the share of the soft best response
+    goes from 0.3 to 0.05, its temperature from 0.5 to 0.01, and the diversity bonus from 0.05 to 0.001. The number of
+    inner iterations is 1000, plus 20 per iteration, at most 5000.
 
     Args:
         payoffs: `[n, A, ..., A]`.
@@ -174,8 +174,8 @@ def shor_training(payoffs: Array, counts: Array | None = None) -> Array:
 def shor_evaluation(payoffs: Array, counts: Array | None = None) -> Array:
     """Solves a meta-game for evaluation: `shor_training` with less noise and more steps; returns the LAST iterate.
 
-    Optimism is 0.2, the share of the soft best response 0.01, its temperature 0.001, diversity 0; inner iterations are
-    8000 and 50 more per iteration of PSRO, at most 15,000.
+    Optimism is 0.2, the share of the soft best response 0.01, its temperature 0.001, diversity 0; the number of inner
+    iterations is 8000, plus 50 per iteration of PSRO, at most 15,000.
 
     Args:
         payoffs: `[n, A, ..., A]`.
@@ -238,6 +238,6 @@ def _shor(
 
 
 def _proportional(weights: Array, otherwise: Array) -> Array:
-    """Returns weights divided by their sum over actions, `otherwise` where that is zero."""
+    """Returns weights divided by their sum over actions, or `otherwise` if the sum is zero."""
     total = jnp.sum(weights, axis=-1, keepdims=True)
     return jnp.where(total > 0, weights / jnp.where(total > 0, total, 1.0), otherwise)

@@ -1,9 +1,9 @@
-"""Games in normal form: what strategies are worth in a tensor of payoffs, and how much a player gains by deviating.
+"""Games in normal form: values of strategies in a tensor of payoffs, and gains of players from deviating.
 
-`payoffs[p, a_1, ..., a_n]` is what player p gets where player i plays a_i: `[n, A, ..., A]`, padded so that all players
-have A actions. `counts [n, A]` says how often each action is there: 0 is padding, and a policy that was found twice
-counts 2. Solvers treat an action of count 2 as two copies of it. Strategies are `[n, A]`, a joint distribution
-`[A, ..., A]`; their dtype is that of the payoffs.
+`payoffs[p, a_1, ..., a_n]` is the payoff of player p if each player i plays a_i: `[n, A, ..., A]`, padded so that all
+players have A actions. `counts [n, A]` is the multiplicity of each action: 0 is padding, and a policy that was found
+twice has count 2. Solvers treat an action with count 2 as two copies of it. Strategies are `[n, A]`, a joint
+distribution is `[A, ..., A]`; their dtype is that of the payoffs.
 """
 
 import jax
@@ -15,16 +15,16 @@ from jaxagents.types import Array
 
 
 def pad_payoffs(payoffs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Makes the players' numbers of actions equal: `[n, A_1, ..., A_n] -> [n, A, ..., A]`, A the largest.
+    """Makes the players' numbers of actions equal: `[n, A_1, ..., A_n] -> [n, A, ..., A]`, with A the largest.
 
     Args:
-        payoffs: finite, one axis per player after the first.
+        payoffs: finite array, with one axis per player after the first axis.
 
     Returns:
-        The payoffs, padded with zeros, and the counts `[n, A]`, 1 where the action exists and 0 elsewhere.
+        The payoffs, padded with zeros, and the counts `[n, A]`, 1 if the action exists and 0 otherwise.
 
     Raises:
-        ValueError: the payoffs are of the wrong rank, not finite, or a player has no action.
+        ValueError: the payoffs have the wrong rank or are not finite, or a player has no action.
     """
     payoffs = np.asarray(payoffs)
     if payoffs.ndim < 2 or payoffs.ndim != payoffs.shape[0] + 1:
@@ -44,10 +44,10 @@ def pad_payoffs(payoffs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def require_square(payoffs: Array, counts: Array | None = None) -> Array:
-    """Returns the counts, ones for None, of payoffs whose shape is that of solvers.
+    """Returns the counts, ones for None, for payoffs with the shape that solvers need.
 
     Raises:
-        ValueError: another shape.
+        ValueError: the shape differs.
     """
     num_players, num_actions = payoffs.shape[0], payoffs.shape[-1]
     if payoffs.shape != (num_players, *[num_actions] * num_players):
@@ -62,21 +62,21 @@ def require_square(payoffs: Array, counts: Array | None = None) -> Array:
 
 
 def action_value(payoff: Array, strategies: Array, player: int) -> Array:
-    """Computes what each action of one player is worth against the others' strategies, `[A]`.
+    """Computes the value of each action of one player against the others' strategies, `[A]`.
 
     Args:
-        payoff: `[A, ..., A]`, of this player.
+        payoff: `[A, ..., A]`, payoffs of this player.
         strategies: `[n, A]`.
-        player: whose actions.
+        player: index of the player whose actions are evaluated.
     """
-    for other in reversed(range(payoff.ndim)):  # From the last axis, so that the others keep their places.
+    for other in reversed(range(payoff.ndim)):  # From the last axis on, so that the other axes keep their positions.
         if other != player:
             payoff = jnp.tensordot(payoff, strategies[other], axes=(other, 0))
     return payoff
 
 
 def action_values(payoffs: Array, strategies: Array) -> Array:
-    """Computes `sum_{a_-p} prod_{i != p} sigma_i(a_i) G_p[a_p, a_-p]` of all players, `[n, A]`."""
+    """Computes `sum_{a_-p} prod_{i != p} sigma_i(a_i) G_p[a_p, a_-p]` for all players, `[n, A]`."""
     return jnp.stack([action_value(payoff, strategies, player) for player, payoff in enumerate(payoffs)])
 
 
@@ -86,13 +86,13 @@ def nash_conv(payoffs: Array, strategies: Array, counts: Array | None = None) ->
     Args:
         payoffs: `[n, A, ..., A]`.
         strategies: `[n, A]`.
-        counts: `[n, A]`; None: every action is there.
+        counts: `[n, A]`; None: all actions exist.
 
     Returns:
-        A number; exploitability is this over n.
+        A number; exploitability is this number divided by n.
 
     Raises:
-        ValueError: another shape, or a strategy is no distribution over the actions that are there.
+        ValueError: the shape differs, or a strategy is not a distribution over the existing actions.
     """
     counts = require_square(payoffs, counts)
     if not isinstance(counts, jax.core.Tracer):
@@ -103,7 +103,7 @@ def nash_conv(payoffs: Array, strategies: Array, counts: Array | None = None) ->
 
 
 def product_of(strategies: Array) -> Array:
-    """Computes the joint distribution `[A, ..., A]` of players who draw apart, `prod_p sigma_p(a_p)`."""
+    """Computes the joint distribution `[A, ..., A]` of independent players, `prod_p sigma_p(a_p)`."""
     joint = strategies[0]
     for strategy in strategies[1:]:
         joint = jnp.expand_dims(joint, -1) * strategy.reshape((1,) * joint.ndim + (-1,))
@@ -111,15 +111,15 @@ def product_of(strategies: Array) -> Array:
 
 
 def joint_value(payoffs: Array, joint: Array) -> Array:
-    """Computes the expected payoff of every player, `[n]`, where actions are drawn from a joint distribution."""
+    """Computes the expected payoff of every player, `[n]`, for actions drawn from a joint distribution."""
     return jnp.sum((payoffs * joint[None]).reshape(payoffs.shape[0], -1), axis=1)
 
 
 def undominated(payoffs: Array, counts: Array | None = None) -> Array:
-    """Sets the count of strictly dominated actions to 0, until there is none.
+    """Sets the count of strictly dominated actions to 0, until there are none left.
 
-    An action is dominated where another one of the same player is better against all actions of the others that are
-    left. No correlated equilibrium plays it.
+    An action is dominated if another action of the same player is better against all remaining actions of the others.
+    No correlated equilibrium plays it.
 
     Args:
         payoffs: `[n, A, ..., A]`.

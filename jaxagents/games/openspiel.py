@@ -1,4 +1,4 @@
-"""Games of OpenSpiel (Lanctot et al., 2019), where it is installed."""
+"""Games of OpenSpiel (Lanctot et al., 2019), if it is installed."""
 
 import importlib
 from typing import Any
@@ -7,18 +7,18 @@ from jaxagents.games.trees import CHANCE, TERMINAL, Definition
 
 
 def from_openspiel(game: Any) -> Definition:
-    """Makes the definition of a game of OpenSpiel.
+    """Makes the definition of an OpenSpiel game.
 
     Args:
-        game: a `pyspiel.Game`, or its name with parameters, as `"kuhn_poker(players=3)"`. Simultaneous moves are made
-            one after the other, hidden.
+        game: `pyspiel.Game`, or its name with parameters, such as `"kuhn_poker(players=3)"`. Simultaneous moves are
+            made one after the other, hidden.
 
     Returns:
         The definition. Actions are OpenSpiel's numbers, and labels its information state strings.
 
     Raises:
         ModuleNotFoundError: OpenSpiel is not installed.
-        ValueError: unknown game, or one without explicit chance or information states.
+        ValueError: the game is unknown, or has no explicit chance or information states.
     """
     spiel = import_openspiel()
     if isinstance(game, str):

@@ -1,4 +1,4 @@
-"""Populations of policies in a compiled game: the meta-game that they play, and how a policy joins them."""
+"""Populations of policies in a compiled game: the meta-game between them, and how a policy joins them."""
 
 from functools import partial
 
@@ -13,11 +13,11 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class Population:
-    """Up to K policies of every player; what is not there yet has the count 0, and its policy means nothing.
+    """Up to K policies of every player; empty places have count 0, and their policies are meaningless.
 
     Attributes:
-        policies: of every player, `[K, I, A]`; those that are there come first.
-        counts: `[n, K]`, how often each was found.
+        policies: policies of every player, `[K, I, A]`; existing ones come first.
+        counts: `[n, K]`, number of times that each was found.
     """
 
     policies: tuple[Array, ...]
@@ -30,18 +30,18 @@ class Population:
 
 
 def start_population(game: Game, profile: Profile, capacity: int) -> Population:
-    """Makes a population of one policy per player.
+    """Makes a population with one policy per player.
 
     Args:
-        game: the game.
-        profile: the policies.
-        capacity: K.
+        game: compiled game.
+        profile: initial policies.
+        capacity: K, number of places.
 
     Returns:
         The population.
 
     Raises:
-        ValueError: there is no room, or the policies are not of the game.
+        ValueError: there is no room, or the policies do not fit the game.
     """
     if capacity < 1:
         raise ValueError(f"`capacity` must be at least 1, got {capacity}; try the number of iterations plus 1.")
@@ -59,19 +59,19 @@ def enlarge(population: Population, capacity: int) -> Population:
 
 
 def add_policy(game: Game, population: Population, player: int, policy: Array) -> Population:
-    """Adds a policy to those of a player, or to the count of the one that plays the same.
+    """Adds a policy to a player's policies, or increases the count of one that plays the same.
 
-    Policies play the same where their realization plans are equal: they differ at most where a player's own choices
-    never lead.
+    Policies play the same if their realization plans are equal: they differ at most where a player's own choices never
+    lead.
 
     Args:
-        game: the game.
-        population: with room for one more.
-        player: whose policy.
+        game: compiled game.
+        population: population with room for one more.
+        player: index of the player who gets the policy.
         policy: `[I, A]`.
 
     Returns:
-        The population; as before where there is no room.
+        The population; unchanged if there is no room.
     """
     same = is_known(game, population, player, policy)
     counts = population.counts[player]
@@ -102,21 +102,21 @@ def outcome_reach(game: Game, population: Population) -> tuple[Array, ...]:
 
 
 def meta_payoffs(game: Game, population: Population) -> Array:
-    """Computes the meta-game: what every player earns on average where each plays one policy, `[n, K, ..., K]`."""
+    """Computes the meta-game: the expected payoff of every player if each plays one policy, `[n, K, ..., K]`."""
     letters = "abcdefghij"[: game.num_players]
     terms = ",".join(f"{letter}z" for letter in letters)
     return jnp.einsum(f"pz,{terms}->p{letters}", game.payoff, *outcome_reach(game, population))
 
 
 def reach_of_others(game: Game, population: Population, player: int, joint: Array) -> Array:
-    """Computes how the others reach every outcome where a joint distribution draws the policies, per own policy.
+    """Computes the others' reach of every outcome, per own policy, if a joint distribution draws the policies.
 
-    `W[a_p, z] = sum_{a_-p} joint[a] prod_{j != p} reach_j[a_j, z]`; summed over `a_p`, before any is known.
+    `W[a_p, z] = sum_{a_-p} joint[a] prod_{j != p} reach_j[a_j, z]`; the sum over `a_p` is the reach before the draw.
 
     Args:
-        game: of Z outcomes.
-        population: K policies of every player.
-        player: p.
+        game: game of Z outcomes.
+        population: population with K policies of every player.
+        player: p, index of the player.
         joint: `[K, ..., K]`.
 
     Returns:
@@ -130,15 +130,15 @@ def reach_of_others(game: Game, population: Population, player: int, joint: Arra
 
 
 def mixed_profile(game: Game, population: Population, strategies: Array) -> tuple[Array, ...]:
-    """Computes the policies that play like one of the population, drawn by every player apart.
+    """Computes policies equivalent to ones drawn from the population, independently for every player.
 
     Args:
-        game: the game.
-        population: K policies of every player.
+        game: compiled game.
+        population: population with K policies of every player.
         strategies: `[n, K]`.
 
     Returns:
-        `[I, A]` of every player.
+        `[I, A]` for every player.
     """
     profile = []
     for seat, policies, strategy in zip(game.seats, population.policies, strategies):

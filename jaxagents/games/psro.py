@@ -18,13 +18,13 @@ MetaSolver = Callable[[Array, Array], Array]
 
 
 class PsroResult(NamedTuple):
-    """What came of it.
+    """The result of PSRO.
 
     Attributes:
-        nash_conv: `[T]`, of the evaluated strategies before every iteration: that of the starting policies first.
-        num_policies: int32 `[T, n]`, different policies of every player at that time.
-        population: after the last iteration.
-        profile: policies `[I, A]` of every player that play like the evaluated strategies of the last iteration.
+        nash_conv: `[T]`, of the evaluated strategies before every iteration, beginning with the initial policies.
+        num_policies: int32 `[T, n]`, numbers of different policies of every player at that time.
+        population: population after the last iteration.
+        profile: policies `[I, A]` of every player, equivalent to the evaluated strategies of the last iteration.
     """
 
     nash_conv: Array
@@ -40,20 +40,20 @@ def psro(
     evaluation_solver: MetaSolver | None = None,
     num_iterations: int = 100,
 ) -> PsroResult:
-    """Adds every player's best response to the others' mixture of policies, again and again, in one compiled program.
+    """Repeatedly adds every player's best response to the others' mixture of policies, in one compiled program.
 
     Args:
-        game: the game.
-        solver: the mixtures that are responded to; `meta_solvers.nash` makes it the double oracle, `uniform` fictitious
-            play.
-        evaluation_solver: the mixtures whose NashConv is reported; None: the same.
-        num_iterations: T; the first policies are uniform.
+        game: compiled game.
+        solver: solver of the mixtures to which players respond; `meta_solvers.nash` gives the double oracle, `uniform`
+            gives fictitious play.
+        evaluation_solver: solver of the mixtures whose NashConv is reported; None: the same solver.
+        num_iterations: T, number of iterations; the initial policies are uniform.
 
     Returns:
-        What came of it, in the precision of the caller: `with jax.enable_x64():` for float64.
+        The result, in the precision of the caller: `with jax.enable_x64():` for float64.
 
     Raises:
-        ValueError: there is no iteration.
+        ValueError: there are no iterations.
 
     References:
         Lanctot et al. (2017), "A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning", algorithm 1.

@@ -1,4 +1,4 @@
-"""Strategies of compiled games: policies, the sequences they reach, what they earn, and what deviating would earn."""
+"""Strategies of compiled games: policies, the sequences that they reach, and values of policies and deviations."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,23 +10,23 @@ import numpy as np
 from jaxagents.games.extensive_form import Game, Seat
 from jaxagents.types import Array
 
-_TOLERANCE = 1e-3  # Of sums of probabilities in float32.
+_TOLERANCE = 1e-3  # For sums of probabilities in float32.
 Profile = Sequence[Array]
 """A policy `[I, A]` of every player: probabilities of actions, 0 for illegal ones."""
 
 
 @jax.jit
 def uniform_profile(game: Game) -> tuple[Array, ...]:
-    """Returns the policies that play all legal actions alike, in the default precision."""
+    """Returns policies that play all legal actions equally often, in the default precision."""
     return tuple(normalize(seat, jnp.zeros(seat.mask.shape)) for seat in game.seats)
 
 
 def normalize(seat: Seat, weights: Array) -> Array:
-    """Computes `w(a) / sum_b w(b)` over legal actions, uniform where the sum is 0.
+    """Computes `w(a) / sum_b w(b)` over legal actions, uniform if the sum is 0.
 
     Args:
-        seat: of the player.
-        weights: `[I, A]`, not negative.
+        seat: seat of the player.
+        weights: `[I, A]`, non-negative.
 
     Returns:
         Policy `[I, A]`.
@@ -44,7 +44,7 @@ def realization_plan(seat: Seat, policy: Array) -> Array:
     `x(empty) = 1`, and `x(i, a) = x(previous(i)) policy(a | i)`.
 
     Args:
-        seat: of the player.
+        seat: seat of the player.
         policy: `[I, A]`.
 
     Returns:
@@ -61,10 +61,10 @@ def realization_plan(seat: Seat, policy: Array) -> Array:
 
 
 def behavior_policy(seat: Seat, plan: Array) -> Array:
-    """Computes the policy of a realization plan (or of a weighted sum of plans), uniform where it does not get to.
+    """Computes the policy of a realization plan (or a weighted sum of plans), uniform in sets that it does not reach.
 
     Args:
-        seat: of the player.
+        seat: seat of the player.
         plan: `[1 + I A]`.
 
     Returns:
@@ -75,13 +75,13 @@ def behavior_policy(seat: Seat, plan: Array) -> Array:
 
 @jax.jit
 def realization_plans(game: Game, profile: Profile) -> tuple[Array, ...]:
-    """Computes `realization_plan` of every player."""
+    """Computes the `realization_plan` of every player."""
     return tuple(realization_plan(seat, policy) for seat, policy in zip(game.seats, profile))
 
 
 @jax.jit
 def expected_values(game: Game, profile: Profile) -> Array:
-    """Computes what every player earns on average, `[N]`."""
+    """Computes the expected payoff of every player, `[N]`."""
     return jnp.sum(game.payoff * outcome_weights(game, realization_plans(game, profile))[None], axis=1)
 
 
@@ -89,9 +89,9 @@ def outcome_weights(game: Game, plans: Sequence[Array], without: int | None = No
     """Computes the product of the plans of all players, or of all but one, at every outcome.
 
     Args:
-        game: of Z outcomes.
+        game: game of Z outcomes.
         plans: `[1 + I A]` of every player.
-        without: player whose plan is left out.
+        without: index of a player whose plan is left out.
 
     Returns:
         `[Z]`.
@@ -104,14 +104,14 @@ def outcome_weights(game: Game, plans: Sequence[Array], without: int | None = No
 
 
 def sequence_values(game: Game, player: int, plans: Sequence[Array]) -> Array:
-    """Computes what the outcomes right after every sequence of a player are worth, if it is played.
+    """Computes the value of the outcomes directly after every sequence of a player, if it is played.
 
     `g(s) = sum_{outcomes z with s_i(z) = s} payoff_i(z) prod_{j != i} x_j(s_j(z))`.
 
     Args:
-        game: the game.
-        player: i.
-        plans: of all players; that of i does not matter.
+        game: compiled game.
+        player: i, index of the player.
+        plans: plans of all players; that of i does not matter.
 
     Returns:
         `[1 + I A]`.
@@ -120,12 +120,12 @@ def sequence_values(game: Game, player: int, plans: Sequence[Array]) -> Array:
 
 
 def gather_outcomes(game: Game, player: int, weights: Array) -> Array:
-    """Adds up a player's payoffs of weighted outcomes by the player's sequence.
+    """Sums a player's payoffs over weighted outcomes, by the player's sequence.
 
     Args:
-        game: of Z outcomes.
-        player: i.
-        weights: `[Z]`, reach of all others; those of several opponent profiles add up.
+        game: game of Z outcomes.
+        player: i, index of the player.
+        weights: `[Z]`, the others' reach; weights of several opponent profiles can be added.
 
     Returns:
         `[1 + I A]`.
@@ -135,17 +135,17 @@ def gather_outcomes(game: Game, player: int, weights: Array) -> Array:
 
 
 def action_values(seat: Seat, values: Array, policy: Array | None = None) -> tuple[Array, Array]:
-    """Computes what every action is worth from its information set on (counterfactual values), last level first.
+    """Computes the value of every action at its information set (counterfactual values), from the last level up.
 
     `Q(i, a) = g(i, a) + sum_{sets j after (i, a)} V(j)` with `V(j) = sum_b policy(b | j) Q(j, b)`.
 
     Args:
-        seat: of the player.
+        seat: seat of the player.
         values: g, `[1 + I A]`, see `sequence_values`.
-        policy: `[I, A]` that goes on; None: the best action, `V(j) = max_b Q(j, b)`.
+        policy: `[I, A]`, policy for later decisions; None: the best action, `V(j) = max_b Q(j, b)`.
 
     Returns:
-        `(Q [I, A], value of the game)`; Q of illegal actions means nothing.
+        `(Q [I, A], value of the game)`; Q of illegal actions is meaningless.
     """
     width = seat.mask.shape[1]
     levels, worth, previous = [], None, None
@@ -164,17 +164,17 @@ def action_values(seat: Seat, values: Array, policy: Array | None = None) -> tup
 
 
 def _add_sets(values: Array, worth: Array | None, previous: Array | None) -> Array:
-    """Adds what the information sets of the next level are worth to the sequences before them."""
+    """Adds the values of the next level's information sets to the sequences before them."""
     return values if worth is None else values.at[previous].add(worth, indices_are_sorted=True)
 
 
 def _first_sequences(seat: Seat) -> list[int]:
-    """Returns the first sequence that may lie before each level: one of the level before, or the empty one."""
+    """Returns the first sequence that can precede each level: one of the previous level, or the empty one."""
     return [0, *(1 + start * seat.mask.shape[1] for start in seat.levels[:-2])]
 
 
 def check_profile(game: Game, profile: Profile) -> None:
-    """Refuses policies of other shapes than those of the game.
+    """Refuses policies whose shapes do not fit the game.
 
     Raises:
         ValueError: there are not N policies, or one is not `[I, A]`.
@@ -188,15 +188,15 @@ def check_profile(game: Game, profile: Profile) -> None:
 
 
 def require_strategies(name: str, policies: Sequence[Array | None], masks: Sequence[Array]) -> None:
-    """Refuses numbers that are no probabilities; arrays that are being traced are not looked at.
+    """Refuses numbers that are not probabilities; traced arrays are not checked.
 
     Args:
-        name: of the argument.
-        policies: `[..., A]` of every player; None of whom it does not matter.
+        name: name of the argument.
+        policies: `[..., A]` of every player; None for players who do not matter.
         masks: bool `[..., A]` of every player, True = legal.
 
     Raises:
-        ValueError: a row is negative, has a share on an illegal action, or does not add up to 1.
+        ValueError: a row has a negative entry or probability on an illegal action, or does not add up to 1.
     """
     for player, (policy, mask) in enumerate(zip(policies, masks, strict=True)):
         if policy is None or isinstance(policy, jax.core.Tracer):

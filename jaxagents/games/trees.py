@@ -1,4 +1,4 @@
-"""Games by their rules, in plain Python, and what is found when all of their histories are visited once."""
+"""Games given by rules in plain Python, and the trees found by visiting all of their histories once."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -14,18 +14,19 @@ Point = tuple[int, int] | None  # Information set and index of the action taken 
 class Definition(NamedTuple):
     """The rules of a game, as pure functions of a state.
 
-    Players who move at the same time move one after the other here, and do not see the moves before theirs.
+    Players who move at the same time move one after the other here, without seeing the moves before theirs.
 
     Attributes:
-        name: for messages and tables.
-        num_players: N.
+        name: name for messages and tables.
+        num_players: N, number of players.
         root: state before the first move.
-        player: `(state) -> index`, who moves; `CHANCE` or `TERMINAL`.
-        actions: `(state) -> legal actions` of that player; the same for all states of an information set.
-        outcomes: `(state) -> [(action, probability)]` of chance.
+        player: `(state) -> index` of the player to move, or `CHANCE` or `TERMINAL`.
+        actions: `(state) -> legal actions` of that player; equal for all states of an information set.
+        outcomes: `(state) -> [(action, probability)]` of a chance move.
         child: `(state, action) -> state`.
-        payoffs: `(state) -> N numbers` of a terminal state.
-        information: `(state) -> label` of all that the player who moves knows; players need not differ in labels.
+        payoffs: `(state) -> N numbers` for a terminal state.
+        information: `(state) -> label` of everything the player to move knows; different players may use the same
+            label.
     """
 
     name: str
@@ -40,11 +41,11 @@ class Definition(NamedTuple):
 
 
 class InformationSet(NamedTuple):
-    """What a player cannot tell apart.
+    """A set of histories that a player cannot distinguish.
 
     Attributes:
-        label: of the definition.
-        actions: that are legal.
+        label: label from the definition.
+        actions: actions that are legal.
         previous: the player's own last choice before it.
         level: number of the player's own choices before it.
     """
@@ -56,16 +57,16 @@ class InformationSet(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A game, all of whose histories have been visited.
+    """A game all of whose histories have been visited.
 
     Attributes:
-        name: of the definition.
-        information_sets: of every player, from level to level; within a level, those after the same choice are side by
-            side. Indices in points are places in this list.
-        outcomes: `{own last choice of every player: payoffs}`: payoffs times the probability of chance, added up over
-            all terminal histories that end with these choices.
-        num_histories: of positive probability of chance, the root and terminal ones included.
-        num_terminals: of these, terminal.
+        name: name of the definition.
+        information_sets: information sets of every player, sorted by level; within a level, those after the same choice
+            are adjacent. Indices in points refer to this list.
+        outcomes: `{own last choice of every player: payoffs}`: payoffs times the probability of chance, summed over all
+            terminal histories that end with these choices.
+        num_histories: number of histories with positive chance probability, including the root and terminal ones.
+        num_terminals: number of terminal ones among them.
     """
 
     name: str
@@ -79,14 +80,14 @@ def expand(definition: Definition) -> Tree:
     """Visits all histories of a game.
 
     Args:
-        definition: its rules.
+        definition: rules of the game.
 
     Returns:
         The tree.
 
     Raises:
-        ValueError: payoffs or probabilities do not hold, a player forgets (no perfect recall), actions differ within
-            an information set, or there are more than `MAX_HISTORIES` histories.
+        ValueError: payoffs or probabilities are invalid, a player forgets (no perfect recall), actions differ within an
+            information set, or there are more than `MAX_HISTORIES` histories.
     """
     if definition.num_players < 1:
         raise ValueError(f"`num_players` must be at least 1, got {definition.num_players} of {definition.name}.")
@@ -157,7 +158,7 @@ def _visit(
     found: dict[Hashable, int],
     sets: list[InformationSet],
 ) -> tuple[int, tuple[Action, ...]]:
-    """Returns the index and the actions of the information set of a state; adds it when it is new."""
+    """Returns the index and the actions of a state's information set, which is added if it is new."""
     label, actions = definition.information(state), tuple(definition.actions(state))
     if label not in found:
         if not actions:
@@ -207,7 +208,7 @@ def _sorted(tree: Tree) -> Tree:
 
 
 def _places(sets: Sequence[InformationSet]) -> Iterator[tuple[int, int]]:
-    """Yields `(index before, index after)` of sorting."""
+    """Yields `(index before, index after)` of the sorting."""
     places: dict[int, int] = {}
     for level in range(1 + max((known.level for known in sets), default=-1)):
         of_level = [index for index, known in enumerate(sets) if known.level == level]

@@ -1,4 +1,4 @@
-"""Games of words, as environments, made explicit: all of their histories."""
+"""Text games, given as environments, made explicit by visiting all of their histories."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,21 +10,21 @@ import numpy as np
 from jaxagents.games.trees import CHANCE, TERMINAL, Definition
 from jaxagents.types import Array, Environment, PyTree
 
-_CHUNK = 256  # Histories that are stepped at once.
+_CHUNK = 256  # Number of histories that are stepped at once.
 _MAX_HISTORIES = 200_000
 
 
 class History(NamedTuple):
-    """A point of a game of words.
+    """A point of a text game.
 
     Attributes:
         deal: index of the deal.
         moves: indices of the actions so far.
-        player: who moves, or `TERMINAL`.
-        choices: indices of the actions that the mask allows, and the number of all actions for an illegal one; none
+        player: index of the player to move, or `TERMINAL`.
+        choices: indices of the actions that the mask allows, and the total number of actions for an illegal one; empty
             at the end.
-        payoffs: of all seats, summed over the moves.
-        known: what the player who moves has seen and done, ending with the present observation.
+        payoffs: payoffs of all seats, summed over the moves.
+        known: what the player to move has seen and done, ending with the current observation.
     """
 
     deal: int
@@ -36,17 +36,17 @@ class History(NamedTuple):
 
 
 def visit_histories(environment: Environment, task: PyTree) -> dict[tuple, History]:
-    """Plays all choices of all deals, an illegal action included.
+    """Plays all choices of all deals, including one illegal action.
 
     Args:
-        environment: a game of words.
-        task: one per deal, leaves `[D, ...]`; all randomness is in the deal.
+        environment: text game.
+        task: one task per deal, leaves `[D, ...]`; all randomness is in the deal.
 
     Returns:
         Every history, by deal and moves.
 
     Raises:
-        ValueError: there are too many.
+        ValueError: there are too many histories.
     """
     reset = jax.jit(jax.vmap(environment.reset, in_axes=(None, 0)))
     step = jax.jit(jax.vmap(environment.step, in_axes=(None, 0, 0)))
@@ -82,7 +82,7 @@ def visit_histories(environment: Environment, task: PyTree) -> dict[tuple, Histo
 
 
 def define_game(environment: Environment, histories: dict[tuple, History], num_deals: int) -> Definition:
-    """Returns the game of these histories, whose deals are equally likely."""
+    """Returns the game with these histories, whose deals are equally likely."""
     return Definition(
         name=environment.name,
         num_players=environment.num_players,
@@ -102,7 +102,7 @@ def with_empty(actions: np.ndarray) -> np.ndarray:
 
 
 def _step_in_chunks(step: Callable, key: Array, state: Any, rows: np.ndarray, actions: np.ndarray) -> tuple[Any, Any]:
-    """Steps from the states in these rows, always as many at once, so that one program serves all."""
+    """Steps from the states in these rows in chunks of constant size, so that one compiled program suffices."""
     outcomes = []
     for start in range(0, len(rows), _CHUNK):
         part = np.resize(rows[start : start + _CHUNK], _CHUNK)

@@ -117,8 +117,7 @@ def make_dqn(
         The learner; wrap it in `with_replay`. `metrics["priority"]` is that of `|error|`, or of the loss for
         distributions, float32 `[B]`. If present, `transition.extras["next_action_mask"]` (bool `[n, B, A]`) restricts
         the maximum, and `transition.extras["perspective"]` multiplies the discount, as in PPO. With an agent axis
-        (rewards `[n, B, N]`), this is independent Q-learning: the mean over agents, or over living agents if
-        `extras["agent_mask"]` is present.
+        (rewards `[n, B, N]`), it is independent Q-learning: the mean over (living, `extras["agent_mask"]`) agents.
 
     Raises:
         ValueError: a number is out of its range.

@@ -121,8 +121,7 @@ def make_policy_gradient(
         num_minibatches: number of optimiser steps per pass; minibatches consist of whole episodes.
         value_coefficient: weight of the value loss, if the advantage gives targets.
         temperature: temperature of the rollout, at which the policy is scored, too; None scores it at 1.
-        importance_cap: cap in the factor `min(exp(behavior_log_prob - sampling_log_prob), cap)` of losses; None: no
-            factor.
+        importance_cap: cap in the losses' factor `min(exp(behavior_log_prob - sampling_log_prob), cap)`; None: 1.
         microbatch_tokens: approximate number of tokens per pass through the model.
         num_updates: number of updates of the whole run, for schedules and slots that depend on progress.
         trainable: prefix pytree of bool of the parameters, see `apply_updates`; None: everything is trained.

@@ -91,16 +91,14 @@ def make_ppo(
 
     Minimises, over shuffled minibatches of sequences, `mean(clipped_surrogate + value_coefficient * value_loss -
     entropy_coefficient * entropy + kl_coefficient * approximate_kl)`. Every number may be a schedule (see
-    `ops.schedules`), and every slot a `Stateful`; their floats are arrays in the state. Other slots make it A2C or
-    APPO.
+    `ops.schedules`), and every slot a `Stateful`; their floats are arrays in the state. Other slots give A2C or APPO.
 
     Args:
         actor_critic: policy and value; its carry decides whether sequences keep their order.
         optimizer: optax transformation, including clipping and schedule.
         num_epochs: number of passes over each rollout.
         num_minibatches: number of minibatches, with one optimiser step each, per pass.
-        sequence_length: S, number of consecutive steps kept together; null: 1 without memory, the whole rollout with
-            memory.
+        sequence_length: S, number of consecutive steps kept together; null: 1 without memory, all steps with memory.
         discount: gamma in [0, 1].
         trace_decay: lambda of the advantage estimate, in [0, 1].
         clip_epsilon: clipping range of the probability ratio.
@@ -110,8 +108,7 @@ def make_ppo(
         normalize_advantages: whether to standardise advantages in each minibatch.
         target_kl: mean KL estimate of a minibatch above which updates on a rollout stop; null: no limit.
         kl_coefficient: weight of the estimate of `KL(acting policy || policy)` in the loss; null leaves it out.
-        popart_rate: rate for an actor-critic of `with_value_scale`, see `rescale_values`; null leaves its units
-            unchanged.
+        popart_rate: rate for an actor-critic of `with_value_scale`, see `rescale_values`; null keeps its units.
         advantage: `(reward, value, next_value, terminated, truncated, ratio, *, discount, trace_decay) -> (advantage,
             target)`, see `ops.advantages.vtrace`; null: `generalized_advantage` and its returns.
         loss: `(log_prob, behavior_log_prob, advantage) -> per element`; null: `clipped_surrogate`.

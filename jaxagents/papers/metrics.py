@@ -65,7 +65,7 @@ class Metric:
 
 
 class Measured(NamedTuple):
-    """A number of one run; NaN with a reason if there is none, and the horizon if a threshold was not reached."""
+    """A number of one run, with a reason if it is NaN, or the horizon because a threshold was not reached."""
 
     value: float
     reason: str = ""

@@ -62,7 +62,7 @@ class Study:
             null: no comparison.
         experiment: option of `configs/experiment` for all arms; None if `overrides` name a world and an algorithm.
         overrides: overrides of all arms.
-        arguments: arguments of all functions; an arm's own take precedence, after them those of a variant that it uses.
+        arguments: arguments of all functions; an arm's own override them, and those of a variant override both.
         metrics: further metrics to report.
         higher_is_better: whether higher values of `metric` are better.
         smallest_effect: smallest difference of `metric` of practical interest, for the words and confirmations of a

@@ -1,4 +1,4 @@
-"""Policies: parameters and inputs to distributions of actions."""
+"""Policies: functions from parameters and inputs to distributions of actions."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""Policies that decode an action number by number as tokens, or all of its numbers in one pass."""
+"""Policies that decode an action as one token per number, or all of its numbers in one pass."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,18 +10,18 @@ from flax import linen as nn
 from jaxagents.ops.distributions import TanhNormal, is_bounded, require_vector, unsquash
 from jaxagents.types import Array, Box, Carry, Params, PolicyInput, PyTree, Sample
 
-_SCALE = 1e-3  # Of what is drawn around the action, before squashing.
+_SCALE = 1e-3  # Scale of the distribution around the action, before squashing.
 
 
 class DecodedPolicy(NamedTuple):
-    """A `Policy` whose distribution is nearly a point, and what it learns by.
+    """A `Policy` whose distribution is nearly a point, and the loss that trains it.
 
     Attributes:
         init: see `Policy`.
         initial_carry: see `Policy`.
         apply: see `Policy`.
-        draw_noise: None: the likeliest token is taken.
-        loss: `(params, observation [..., S], action [..., D]) -> [...]`, of actions in [-1, 1].
+        draw_noise: None: the most probable token is taken.
+        loss: `(params, observation [..., S], action [..., D]) -> [...]`, for actions in [-1, 1].
     """
 
     init: Callable[[Array], Params]
@@ -34,19 +34,20 @@ class DecodedPolicy(NamedTuple):
 def make_token_policy(
     observation_space: Box, action_space: Box, *, encoder: nn.Module, num_bins: int = 256
 ) -> DecodedPolicy:
-    """Makes a policy that chooses a bin for one number of the action after the other, each given those before.
+    """Makes a policy that chooses a bin for each number of the action in turn, given the numbers before it.
 
-    An action of D numbers takes D passes of the network. The loss is the mean cross-entropy of the bins, each given
-    the right ones before it.
+    An action of D numbers takes D passes through the network. The loss is the mean cross-entropy of the bins, each
+    given the right bins before it.
 
     Args:
-        observation_space: a vector.
-        action_space: a bounded vector.
-        encoder: `[..., S + 2 D]` -> features `[..., F]`: of observation, numbers so far, and which one is next.
-        num_bins: equal parts of a number's range; their middles are played.
+        observation_space: space of a vector.
+        action_space: space of a bounded vector.
+        encoder: `[..., S + 2 D]` -> features `[..., F]`: for the observation, the numbers so far, and which one is
+            next.
+        num_bins: number of equal parts of a number's range, whose midpoints are the actions.
 
     Returns:
-        The policy; parameters `{"encoder", "head"}`.
+        The policy, with parameters `{"encoder", "head"}`.
 
     Raises:
         ValueError: a space is not a vector, the actions are not bounded, or there are fewer than two bins.
@@ -54,8 +55,8 @@ def make_token_policy(
     References:
         Kim et al. (2024), OpenVLA: an open-source vision-language-action model, section 3.2.
 
-    Deviation: bins of the action's range in place of the data's 1st to 99th percentile; numbers so far are inputs of a
-        dense network in place of tokens of a transformer.
+    Deviation: bins span the action's range instead of the data's 1st to 99th percentile; the numbers so far are inputs
+        of a dense network instead of tokens of a transformer.
     """
     size = _check(observation_space, action_space, num_bins)
     head = nn.Dense(num_bins)
@@ -87,19 +88,19 @@ def make_token_policy(
 def make_parallel_policy(
     observation_space: Box, action_space: Box, *, encoder: nn.Module, num_bins: int | None = None
 ) -> DecodedPolicy:
-    """Makes a policy that gives all numbers of an action in one pass, as numbers or as a bin each.
+    """Makes a policy that outputs all numbers of an action in one pass, as numbers or as one bin each.
 
-    The loss is the mean absolute error of the numbers, or the mean cross-entropy of the bins, which know nothing of
+    The loss is the mean absolute error of the numbers, or the mean cross-entropy of the bins, which are independent of
     each other.
 
     Args:
-        observation_space: a vector.
-        action_space: a bounded vector.
+        observation_space: space of a vector.
+        action_space: space of a bounded vector.
         encoder: observation `[..., S]` -> features `[..., F]`.
-        num_bins: as for `make_token_policy`; None gives numbers.
+        num_bins: see `make_token_policy`; None gives numbers.
 
     Returns:
-        The policy; parameters `{"encoder", "head"}`.
+        The policy, with parameters `{"encoder", "head"}`.
 
     Raises:
         ValueError: a space is not a vector, the actions are not bounded, or there are fewer than two bins.
@@ -107,8 +108,8 @@ def make_parallel_policy(
     References:
         Kim, Finn and Liang (2025), Fine-tuning vision-language-action models: optimizing speed and success, section IV.
 
-    Deviation: a dense network; there, empty places of a transformer that see each other are read by a residual network
-        (openvla-oft at 213c5ff, prismatic/models/action_heads.py, lines 84 to 107).
+    Deviation: a dense network; in the paper, a residual network reads the empty places of a transformer with
+        bidirectional attention (openvla-oft at 213c5ff, prismatic/models/action_heads.py, lines 84 to 107).
     """
     size = _check(observation_space, action_space, num_bins)
     head = nn.Dense(size * (num_bins or 1))
@@ -133,11 +134,11 @@ def make_parallel_policy(
 def decoding_objective(
     policy: DecodedPolicy, params: Params, key: Array, batch: Sample, axis_name: str | None = None
 ) -> Array:
-    """Computes the policy's own loss of the actions in samples, as the `objective` of `learners.imitation`.
+    """Computes the policy's own loss on the actions in samples, as the `objective` of `learners.imitation`.
 
     Args:
         policy: see `make_token_policy` and `make_parallel_policy`.
-        params: of it.
+        params: parameters of the policy.
         key: not used.
         batch: leaves `[n, B, ...]`.
         axis_name: not used.
@@ -150,17 +151,17 @@ def decoding_objective(
 
 
 def bin_of(action: Array, num_bins: int) -> Array:
-    """Returns which of equal parts of [-1, 1] an action is in, int32 `[...]`."""
+    """Returns the bin of [-1, 1] that contains an action, int32 `[...]`."""
     return jnp.clip(jnp.floor((action + 1.0) * (num_bins / 2)), 0, num_bins - 1).astype(jnp.int32)
 
 
 def middle_of(index: Array, num_bins: int) -> Array:
-    """Returns the middle of a part of [-1, 1], float32 `[...]`."""
+    """Returns the midpoint of a bin of [-1, 1], float32 `[...]`."""
     return (index + 0.5) * (2.0 / num_bins) - 1.0
 
 
 def _cross_entropy(logits: Array, index: Array) -> Array:
-    """Returns the mean over the numbers of an action, `[...]`, of logits `[..., D, num_bins]`."""
+    """Returns the mean over the numbers of an action, `[...]`, from logits `[..., D, num_bins]`."""
     chosen = jax.nn.one_hot(index, logits.shape[-1], dtype=bool)
     return -jnp.mean(jnp.sum(jnp.where(chosen, jax.nn.log_softmax(logits), 0.0), axis=-1), axis=-1)
 

@@ -27,21 +27,21 @@ def make_policy(
     """Makes a policy `pi(a | s)`.
 
     Args:
-        observation_space: of one agent; batch, time and agent axes are free.
-        action_space: `Discrete` gives a categorical distribution, with a shape `(D,)` one of each of D parts; a bounded
-            `Box` a tanh-Gaussian one.
+        observation_space: observation space of one agent; batch, time and agent axes are free.
+        action_space: `Discrete` gives a categorical distribution, or with a shape `(D,)` one for each of D parts; a
+            bounded `Box` gives a tanh-Gaussian distribution.
         encoder: `module(observation [..., *shape]) -> features [..., F]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward policy.
-        head: maps features to the distribution's parameters; None takes the usual one for the action space.
-        num_bins: values of every number of a bounded `Box`, evenly spaced: categorical distributions in place of the
-            Gaussian; None for the latter.
+        head: module that maps features to the distribution's parameters; None: the default for the action space.
+        num_bins: number of evenly spaced values for every number of a bounded `Box`, with categorical distributions
+            instead of the Gaussian; None: the Gaussian.
 
     Returns:
         The policy. Its parameters are a dict with the keys `torso` and `head`.
 
     Raises:
-        ValueError: the action space is unbounded, `num_bins` does not fit it, or the encoder gives something else than
-            one row of features for an observation.
+        ValueError: the action space is unbounded, `num_bins` does not fit it, or the encoder's output is not one row of
+            features per observation.
     """
     torso = make_torso(observation_space, encoder, memory)
     _, features = jax.eval_shape(torso.init, jax.random.key(0))
@@ -81,22 +81,22 @@ def make_actor_critic(
     """Makes a policy and a state-value function in one record.
 
     Args:
-        observation_space: of one agent.
+        observation_space: observation space of one agent.
         action_space: see `make_policy`.
         encoder: see `make_policy`.
         memory: see `make_policy`.
-        head: of the policy, see `make_policy`.
+        head: head of the policy, see `make_policy`.
         num_bins: see `make_policy`.
-        shared: True computes both heads from one torso, False gives the critic a torso of its own.
-        detach_value: whether the value of a shared torso trains its head alone.
-        critic_encoder: of the critic's torso, which may see what the actor does not; None: as `encoder`.
+        shared: whether both heads are computed from one torso; else the critic has a separate torso.
+        detach_value: whether the value of a shared torso trains only its head.
+        critic_encoder: encoder of the critic's torso, which may see what the actor does not; None: like `encoder`.
 
     Returns:
         The actor-critic. Parameters: `{"actor": {"torso", "head"}, "critic": {"torso" (unless shared), "head"}}`; the
         carry is a pair (actor's, critic's), the latter empty when shared.
 
     Raises:
-        ValueError: the action space is unbounded, or `critic_encoder` without a torso for it.
+        ValueError: the action space is unbounded, or there is a `critic_encoder` without a separate torso.
     """
     if shared and critic_encoder is not None:
         raise ValueError("`critic_encoder` must be null when `shared` is true; try `shared: false`.")
@@ -132,7 +132,7 @@ def make_actor_critic(
 
 
 def as_policy(actor_critic: ActorCritic) -> Policy:
-    """Drops the value; what only the value needs is not computed once compiled."""
+    """Drops the value; computations that only the value needs are removed by compilation."""
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
         carry, distribution, _ = actor_critic.apply(params, carry, inputs)
@@ -142,7 +142,7 @@ def as_policy(actor_critic: ActorCritic) -> Policy:
 
 
 def act(policy: Any, params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
-    """Applies a policy to one time step: leaves `[B, ...]` in, `(carry, distribution [B])` out."""
+    """Applies a policy to one time step: takes leaves `[B, ...]`, returns `(carry, distribution [B])`."""
     inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], inputs)
     carry, distribution = policy.apply(params, carry, inputs)
     return carry, jax.tree.map(lambda leaf: leaf[0], distribution)

@@ -1,4 +1,4 @@
-"""Episodes as rows of a language model's input, who sees whom in them, and what the model says about their tokens."""
+"""Episodes as rows of a language model's input, their attention masks, and the model's statistics of their tokens."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,8 @@ class Rows:
     """Input of a model: prompts `[N, P]`, then turns `[N, t, S]`; see `Episode`.
 
     Attributes:
-        inputs: int32 `[N, t, S]`, what is read in place of `tokens`, which are scored; None reads them.
+        inputs: int32 `[N, t, S]`, tokens that are read instead of `tokens`, which are scored; None: these are read,
+            too.
     """
 
     prompt_tokens: Array
@@ -36,12 +37,12 @@ class Rows:
 
 
 def is_folded(layout: Layout) -> bool:
-    """Returns whether every turn is a row of its own: nothing of other turns is seen in it."""
+    """Returns whether every turn is a separate row, in which nothing of other turns is visible."""
     return layout.context_turns == 1 and layout.prompt == 0
 
 
 def row_turns(layout: Layout) -> int:
-    """Returns the turns of a row."""
+    """Returns the number of turns in a row."""
     return 1 if is_folded(layout) else layout.num_turns
 
 
@@ -63,7 +64,7 @@ def turns_of_rows(episode: Episode) -> Array:
 
 
 def to_rows(episode: Episode) -> Rows:
-    """Returns the rows that a model reads to score the tokens of episodes, exactly as when it acted."""
+    """Returns the rows that a model reads to score the tokens of episodes, exactly as at the time of acting."""
     names = ("tokens", "token_mask", "position", "agent")
     turns = fold(episode.layout, {name: getattr(episode, name) for name in names})
     num_rows = turns["tokens"].shape[0]
@@ -86,22 +87,22 @@ def score_tokens(
     """Computes log-probability, entropy and value at the tokens that a policy may have sampled.
 
     Args:
-        model: scores.
-        params: of the model.
+        model: language model that scores the tokens.
+        params: parameters of the model.
         rows: N rows of t turns.
-        layout: of the episodes.
-        fields: what is computed, of `EVERYTHING`; without `log_prob` and `entropy` there are no logits. Models without
-            a value head have no values.
-        temperature: divides the logits; None is 1.
+        layout: layout of the episodes.
+        fields: names of the statistics to compute, from `EVERYTHING`; without `log_prob` and `entropy`, no logits are
+            computed. Models without a value head give no values.
+        temperature: number by which the logits are divided; None is 1.
 
     Returns:
-        The statistics, `[N, t, S]`. Logits are made only for the part of every turn that follows the observation.
+        The statistics, `[N, t, S]`. Logits are only computed for the part of every turn that follows the observation.
     """
     num_rows, num_turns, size = rows.tokens.shape
     hidden = _read(model, params, rows, layout).reshape(num_rows, num_turns, size, -1)
     begin = layout.observation
     if layout.thought:
-        # A thought may end before its part of the turn does: look back to the last token there is.
+        # A thought may end before its part of the turn does: look back to the last existing token.
         column = jnp.where(rows.token_mask, jnp.arange(size)[None, None], 0)
         last = jax.lax.cummax(column, axis=2)[:, :, begin - 1 : -1]
         hidden = jnp.take_along_axis(hidden, last[..., None], axis=2)
@@ -140,15 +141,15 @@ def _read(model: LanguageModel, params: Params, rows: Rows, layout: Layout) -> A
 
 
 def hidden_after_turns(model: LanguageModel, params: Params, episode: Episode) -> Array:
-    """Computes what a model holds after the last token of every turn, for probes of it.
+    """Computes the hidden state of a model after the last token of every turn, for probes.
 
     Args:
-        model: reads.
-        params: of the model.
+        model: language model that reads the episodes.
+        params: parameters of the model.
         episode: B episodes of T turns.
 
     Returns:
-        `[B, T, D]`; of turns that did not take place, that of some token.
+        `[B, T, D]`; for turns that did not take place, the state of an arbitrary token.
     """
     rows, layout = to_rows(episode), episode.layout
     num_rows, num_turns, size = rows.tokens.shape

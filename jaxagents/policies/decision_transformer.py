@@ -1,4 +1,4 @@
-"""Policies conditioned on the return to reach, which see the latest steps: decision transformers."""
+"""Policies conditioned on a target return, which see the latest steps: decision transformers."""
 
 from typing import Any
 
@@ -15,14 +15,15 @@ from jaxagents.types import Array, Box, Carry, Discrete, Params, Policy, PolicyI
 
 @struct.dataclass
 class Window:
-    """What a decision transformer remembers of the latest steps, the last one last.
+    """Memory of a decision transformer: the latest steps, in order.
 
     Attributes:
         previous_action: float32 `[B, K - 1, A]`.
         return_to_go: float32 `[B, K - 1, 1]`, scaled.
         observation: float32 `[B, K - 1, D]`.
-        age: int32 `[B]`, steps of the episode so far; those before them are not seen.
-        target: float32 `[B]`, return that is left, in units of the reward; of the next step before its reward counts.
+        age: int32 `[B]`, number of steps of the episode so far; earlier entries are not seen.
+        target: float32 `[B]`, remaining return in units of the reward, before the reward of the next step is
+            subtracted.
     """
 
     previous_action: Array
@@ -40,16 +41,16 @@ def make_decision_transformer(
     return_scale: float = 1.0,
     encoder: nn.Module | None = None,
 ) -> Policy:
-    """Makes a policy of the latest K steps: previous actions, returns that are left to reach, and observations.
+    """Makes a policy that sees the latest K steps: previous actions, remaining target returns, and observations.
 
-    The oldest of the K steps has no previous action, whether an episode or a sequence of a data set begins with it.
+    The oldest of the K steps has no previous action, whether or not it begins an episode or a sequence of a data set.
 
     Args:
-        observation_space: a vector.
-        action_space: discrete, or a bounded vector.
-        target_return: that is asked for at the beginning of an episode; rewards are taken off as they come.
-        return_scale: returns are divided by it.
-        encoder: `networks.windows.StepTokens`; None takes its defaults.
+        observation_space: space of a vector.
+        action_space: discrete space, or that of a bounded vector.
+        target_return: target return at the beginning of an episode; rewards are subtracted as they arrive.
+        return_scale: number by which returns are divided.
+        encoder: see `networks.windows.StepTokens`; None uses its defaults.
 
     Returns:
         The policy; its carry is a `Window`.
@@ -114,7 +115,7 @@ def make_decision_transformer(
         return see(params, carry, inputs)
 
     def see(params: Params, carry: Window, inputs: PolicyInput) -> tuple[Window, Any]:
-        """Attends to the window and the steps together, of which no one sees more than the window is long."""
+        """Attends to the window and the steps together; no step sees more steps than the length of the window."""
 
         def step(state: tuple[Array, Array], step_inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             left, age = state
@@ -131,7 +132,7 @@ def make_decision_transformer(
         old = (carry.previous_action, carry.return_to_go, carry.observation)
         parts = tuple(jnp.concatenate([a, jnp.swapaxes(b, 0, 1)], axis=1) for a, b in zip(old, new, strict=True))
         episodes = _episodes(carry.age, jnp.swapaxes(inputs.first, 0, 1), carry.observation.shape[1])
-        # The action before the oldest step is not seen: sequences of training do not have it.
+        # The action before the oldest step is masked, because training sequences lack it.
         seen = (parts[0].at[:, 0].set(0.0), *parts[1:])
         encoded = encoder.apply(params["encoder"], seen, episodes)
         outputs = head.apply(params["head"], jnp.swapaxes(encoded[:, -inputs.first.shape[0] :], 0, 1))
@@ -148,20 +149,20 @@ def make_decision_transformer(
 
 
 def _episodes(age: Array, first: Array, remembered: int) -> Array:
-    """Numbers the episodes of remembered and new steps, int32 `[B, K - 1 + T]`: what is not of one is -1."""
+    """Numbers the episodes of remembered and new steps, int32 `[B, K - 1 + T]`; entries outside any episode are -1."""
     before = jnp.where(jnp.arange(remembered)[None] >= remembered - age[:, None], 0, -1)
     return jnp.concatenate([before, jnp.cumsum(first, axis=1, dtype=jnp.int32)], axis=1)
 
 
 def condition_on_returns(carry: Window, batch: Sample) -> tuple[Window, PolicyInput, Array]:
-    """Describes the inputs of a decision transformer in sequences of a data set: the returns that were reached.
+    """Computes the inputs of a decision transformer for sequences of a data set, with the returns that were reached.
 
     Args:
-        carry: of the policy, at the beginning.
-        batch: of `make_dataset_collector` with a discount of 1.
+        carry: carry of the policy, at the beginning.
+        batch: batch from `make_dataset_collector` with a discount of 1.
 
     Returns:
-        The carry, the inputs, and bool `[n, B]`, the steps that count: those of the episode that a sequence begins in.
+        The carry, the inputs, and bool `[n, B]`, the steps that count: those of the episode in which a sequence begins.
     """
     transition = batch.transition
     first = transition.first.at[0].set(False)
@@ -171,7 +172,7 @@ def condition_on_returns(carry: Window, batch: Sample) -> tuple[Window, PolicyIn
         previous_reward=_shift(transition.reward),
         noise=None,
     )
-    # Nothing came before a sequence: there is nothing to attend to.
+    # A sequence has no earlier steps to attend to.
     carry = jax.tree.map(lambda leaf: leaf[:, :0] if leaf.ndim == 3 else leaf, carry)
     return carry.replace(target=transition.extras["return_to_go"][0]), inputs, jnp.cumsum(first, axis=0) == 0
 

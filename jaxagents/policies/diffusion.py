@@ -11,20 +11,20 @@ from flax import linen as nn
 from jaxagents.ops.distributions import TanhNormal, is_bounded, require_vector, unsquash
 from jaxagents.types import Array, Box, Carry, Params, PolicyInput, PyTree, Sample
 
-_SCALE = 1e-3  # Of what is drawn around the end of the chain, before squashing.
+_SCALE = 1e-3  # Scale of the distribution around the end of the chain, before squashing.
 
 
 class DiffusionPolicy(NamedTuple):
-    """A `Policy` whose action is the end of a chain, and what the chain is made of.
+    """A `Policy` whose action is the end of a denoising chain, and the parts of the chain.
 
     Attributes:
         init: see `Policy`.
         initial_carry: see `Policy`.
         apply: see `Policy`; the distribution is nearly a point.
-        draw_noise: see `Policy`; of the chain, float32 `[T, K, D]`. Without, as when it acts greedily, the observation
-            alone decides the noise: the same observation has the same action.
-        predict_noise: `(params, observation [..., S], noisy [..., D], step [...]) -> [..., D]`, of actions in [-1, 1].
-        signal: float32 `[K]`, the product of `1 - beta` up to every step, falling.
+        draw_noise: see `Policy`; noise of the chain, float32 `[T, K, D]`. Without it, as in greedy acting, only the
+            observation determines the noise: the same observation gives the same action.
+        predict_noise: `(params, observation [..., S], noisy [..., D], step [...]) -> [..., D]`, for actions in [-1, 1].
+        signal: float32 `[K]`, the product of `1 - beta` up to every step, decreasing.
     """
 
     init: Callable[[Array], Params]
@@ -38,19 +38,19 @@ class DiffusionPolicy(NamedTuple):
 def make_diffusion_policy(
     observation_space: Box, action_space: Box, *, encoder: nn.Module, num_diffusion_steps: int = 20
 ) -> DiffusionPolicy:
-    """Makes a policy that starts with normal noise and predicts and removes it in K steps.
+    """Makes a policy that starts with normal noise, and predicts and removes noise in K steps.
 
     Args:
-        observation_space: a vector.
-        action_space: a bounded vector.
-        encoder: `[..., S + D + K]` -> features `[..., F]`: of observation, noisy action and one-hot step.
-        num_diffusion_steps: K.
+        observation_space: space of a vector.
+        action_space: space of a bounded vector.
+        encoder: `[..., S + D + K]` -> features `[..., F]`: for the observation, the noisy action and the one-hot step.
+        num_diffusion_steps: K, number of steps.
 
     Returns:
-        The policy; parameters `{"encoder", "head"}`.
+        The policy, with parameters `{"encoder", "head"}`.
 
     Raises:
-        ValueError: a space is not a vector, the actions are not bounded, or there is no step.
+        ValueError: a space is not a vector, the actions are not bounded, or there are no steps.
 
     References:
         Ho, Jain and Abbeel (2020), Denoising diffusion probabilistic models, algorithm 2; Nichol and Dhariwal (2021),
@@ -107,7 +107,7 @@ def make_diffusion_policy(
 
 
 def cosine_signal(num_steps: int) -> np.ndarray:
-    """Computes `prod_{j <= k} (1 - beta_j)` for k in `0 .. num_steps - 1`, betas bounded by 0.999.
+    """Computes `prod_{j <= k} (1 - beta_j)` for k in `0 .. num_steps - 1`, with betas bounded by 0.999.
 
     References:
         Nichol and Dhariwal (2021), Improved denoising diffusion probabilistic models, equation 17.
@@ -118,9 +118,9 @@ def cosine_signal(num_steps: int) -> np.ndarray:
 
 
 def _noise_of(observation: Array, shape: tuple[int, ...]) -> Array:
-    """Draws normal noise `[..., *shape]` that depends on nothing but the observation `[..., S]`.
+    """Draws normal noise `[..., *shape]` that depends only on the observation `[..., S]`.
 
-    A chain that starts at zero ends between the modes of the data, where there may be none.
+    A chain that starts at zero ends between the modes of the data, where there may be no data.
     """
     bits = jax.lax.bitcast_convert_type(observation.astype(jnp.float32), jnp.uint32)
     odd = np.random.default_rng(0).integers(1 << 31, size=bits.shape[-1], dtype=np.uint32) * 2 + 1
@@ -130,16 +130,16 @@ def _noise_of(observation: Array, shape: tuple[int, ...]) -> Array:
 
 
 def posterior(noisy: Array, predicted: Array, step: Array, signal: np.ndarray) -> tuple[Array, Array]:
-    """Computes mean and scale of the action one step before, given the noise that is predicted in it.
+    """Computes mean and scale of the action one step earlier, given the predicted noise.
 
     Args:
-        noisy: float `[..., D]`, after step `step`.
-        predicted: float `[..., D]`, noise.
+        noisy: float `[..., D]`, action after step `step`.
+        predicted: float `[..., D]`, predicted noise.
         step: int `[]`.
         signal: see `DiffusionPolicy`.
 
     Returns:
-        The mean `[..., D]`, of an action that is clipped to [-1, 1], and the scale `[]`.
+        The mean `[..., D]`, for an action that is clipped to [-1, 1], and the scale `[]`.
 
     References:
         Ho, Jain and Abbeel (2020), equations 6, 7 and 15.
@@ -159,10 +159,10 @@ def denoising_objective(
 
     Args:
         policy: see `make_diffusion_policy`.
-        params: of it.
-        key: of steps and noise; the stream of a sequence is folded in by its global index.
+        params: parameters of the policy.
+        key: PRNG key of steps and noise; the random stream of a sequence is folded in by its global index.
         batch: leaves `[n, B, ...]`.
-        axis_name: mapped axis over whose members the batch is spread.
+        axis_name: mapped axis over which the batch is spread.
 
     Returns:
         float32 `[n, B]`, the mean over the dimensions of an action.

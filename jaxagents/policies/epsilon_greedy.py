@@ -34,7 +34,7 @@ class EpsilonGreedy:
         return Categorical(logits=self.q).noise(key)
 
     def transform(self, noise: Array) -> Array:
-        """Returns the action int32 `[...]` that `noise` stands for."""
+        """Returns the action int32 `[...]` that corresponds to `noise`."""
         return self._categorical().transform(noise)
 
     def sample(self, key: Array) -> Array:
@@ -42,7 +42,7 @@ class EpsilonGreedy:
         return self.transform(self.noise(key))
 
     def log_probs(self) -> Array:
-        """Returns log-probabilities of all actions, `[..., A]`; very negative, not infinite, where impossible."""
+        """Returns log-probabilities of all actions, `[..., A]`; very negative, but finite, for impossible actions."""
         return self._categorical().log_probs()
 
     def log_prob(self, action: Array) -> Array:
@@ -54,7 +54,7 @@ class EpsilonGreedy:
         return self._categorical().entropy()
 
     def mode(self) -> Array:
-        """Returns the allowed action of the largest value, int32 `[...]`, whatever epsilon is."""
+        """Returns the allowed action with the largest value, int32 `[...]`, regardless of epsilon."""
         allowed_q = jnp.where(self.action_mask, self.q, jnp.finfo(self.q.dtype).min)
         return jnp.argmax(allowed_q, axis=-1).astype(jnp.int32)
 
@@ -68,17 +68,17 @@ class EpsilonGreedy:
 
 
 def make_epsilon_greedy(q_function: Any, *, initial_epsilon: float = 1.0) -> Policy:
-    """Makes the policy that mostly takes the action of the largest expected value.
+    """Makes the policy that usually takes the action with the largest expected value.
 
     Args:
-        q_function: `values.q_function.QFunction`.
-        initial_epsilon: of the parameters that `init` makes; a learner puts its own in their place.
+        q_function: Q-function, see `values.q_function.QFunction`.
+        initial_epsilon: epsilon in the parameters that `init` makes; a learner replaces it.
 
     Returns:
-        A policy with parameters `{"network", "epsilon"}`, with the memory and the noise of the function.
+        A policy with parameters `{"network", "epsilon"}`, and with the memory and the noise of the function.
 
     Raises:
-        ValueError: if `initial_epsilon` is not a probability.
+        ValueError: `initial_epsilon` is not a probability.
     """
     if not 0.0 <= initial_epsilon <= 1.0:
         raise ValueError(f"`initial_epsilon` must be in [0, 1], got {initial_epsilon}; try 1.")

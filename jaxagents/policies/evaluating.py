@@ -1,4 +1,4 @@
-"""Policies that also say what states are worth, for searches that ask both."""
+"""Policies that also give the values of states, for searches that need both."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from jaxagents.types import ActorCritic, Array, Carry, Params, PolicyInput, PyTr
 
 
 class EvaluatingPolicy(NamedTuple):
-    """A feed-forward `Policy`, and the actor-critic that it is part of.
+    """A feed-forward `Policy`, and the actor-critic to which it belongs.
 
     Attributes:
         init: see `Policy`.
@@ -28,10 +28,10 @@ class EvaluatingPolicy(NamedTuple):
 
 
 def with_evaluation(actor_critic: ActorCritic) -> EvaluatingPolicy:
-    """Makes the policy that keeps its critic.
+    """Makes the policy of an actor-critic that keeps its critic.
 
     Raises:
-        ValueError: the actor-critic has a memory, which a search would have to carry along, or has no critic.
+        ValueError: the actor-critic has a memory, which a search would have to track, or has no critic.
     """
     if not isinstance(actor_critic, ActorCritic):
         raise ValueError(

@@ -12,18 +12,19 @@ from jaxagents.types import ActorCritic, Array, Box, Carry, Discrete, Params, Po
 
 
 def make_history_actor_critic(observation_space: Box, action_space: Discrete | Box, **options: Any) -> ActorCritic:
-    """Makes an actor-critic whose observation has the previous action and the previous reward in it.
+    """Makes an actor-critic whose observation includes the previous action and the previous reward.
 
     Args:
-        observation_space: a vector.
-        action_space: of one number or vector.
-        **options: further arguments of `make_actor_critic`, `memory` foremost.
+        observation_space: space of a vector.
+        action_space: space of one number or vector.
+        **options: further arguments of `make_actor_critic`, especially `memory`.
 
     Returns:
         The actor-critic.
 
     Raises:
-        ValueError: the observation is no vector, there is no memory, or, when it acts, nobody kept what it did.
+        ValueError: the observation is not a vector, there is no memory, or, when it acts, the previous action is
+            missing.
 
     References:
         Duan et al. (2016), RL^2: fast reinforcement learning via slow reinforcement learning; Wang et al. (2016),
@@ -45,7 +46,7 @@ def make_history_actor_critic(observation_space: Box, action_space: Discrete | B
 def history_of(inputs: PolicyInput, action_space: Discrete | Box) -> Array:
     """Returns `(observation, previous action, previous reward)`, float32 `[T, B, D + A + 1]`.
 
-    Discrete actions are one-hot, continuous ones squashed; both are zeros in the first step of an episode.
+    Discrete actions are one-hot, continuous ones are squashed; both are zero in the first step of an episode.
     """
     if inputs.previous_action is None or inputs.previous_reward is None:
         raise ValueError("`previous_action` must be kept for a policy of history, got None; try collector=rollout.")

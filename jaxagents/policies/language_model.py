@@ -13,18 +13,18 @@ from jaxagents.networks.transformer import Transformer
 from jaxagents.types import Array, CausalMask, LanguageModel, Params, PyTree, TokenStatistics
 
 _LOGITS_ON_CPU, _MOST_LOGITS = 2**24, 2**30
-_KEPT = "token_statistics"  # Name of what the backward pass does not compute again.
-_BYTES_PER_LOGIT = 64  # Of the memory: logits and copies take about 13, a fifth of it.
+_KEPT = "token_statistics"  # Name of values that the backward pass does not recompute.
+_BYTES_PER_LOGIT = 64  # Memory per logit: logits and copies take about 13 bytes, a fifth of it.
 
 
 def make_language_model(vocab_size: int, *, network: Callable[..., nn.Module] = Transformer) -> LanguageModel:
-    """Makes a language model of a decoder.
+    """Makes a language model from a decoder.
 
     Args:
-        vocab_size: V.
-        network: `(vocab_size=V) -> module` with the methods and attributes of `networks.decoder.Decoder`, as
+        vocab_size: V, size of the vocabulary.
+        network: `(vocab_size=V) -> module` with the methods and attributes of `networks.decoder.Decoder`, such as
             `functools.partial(Transformer, num_layers=4)`. The `mask` of its `__call__` and `extend` may be a
-            `CausalMask`: `networks.attention.dense_mask` makes bits of it.
+            `CausalMask`, which `networks.attention.dense_mask` turns into an array.
 
     Returns:
         The model; its parameters are those of the module.
@@ -71,18 +71,18 @@ def token_statistics(
     temperature: Array | float | None = None,
     max_logits: int | None = None,
 ) -> TokenStatistics:
-    """Computes log-probabilities of tokens and entropies without keeping the logits of many positions.
+    """Computes log-probabilities of tokens and entropies without storing the logits of many positions.
 
     Args:
-        model: makes logits of hidden states.
-        params: of the model.
-        hidden: `[..., D]`; `hidden[..., i, :]` is of the position *before* `tokens[..., i]`.
+        model: language model that computes logits from hidden states.
+        params: parameters of the model.
+        hidden: `[..., D]`; `hidden[..., i, :]` is the state at the position *before* `tokens[..., i]`.
         tokens: int32 `[...]`.
-        fields: what is computed, of `log_prob` and `entropy`.
-        temperature: divides the logits; None is 1.
-        max_logits: how many logits may exist at once; with more positions than that gives, they are computed in
-            chunks, and again in the backward pass. None: 16.8 M (67 MB) on CPUs, see `logits_at_once` on accelerators,
-            where every chunk reads the kernel of the vocabulary and adds to its gradient.
+        fields: names of the statistics to compute, `log_prob` and `entropy`.
+        temperature: number by which the logits are divided; None is 1.
+        max_logits: greatest number of logits in memory at once; with more positions than that allows, they are computed
+            in chunks, and again in the backward pass. None: 16.8 M (67 MB) on CPUs; for accelerators, where every chunk
+            reads the vocabulary's kernel and adds to its gradient, see `logits_at_once`.
 
     Returns:
         The statistics, `[...]`.
@@ -110,7 +110,7 @@ def token_statistics(
 
 
 def logits_at_once(memory: float) -> int:
-    """Returns how many logits `token_statistics` makes at once on accelerators of so many bytes: 2^30 at most."""
+    """Returns how many logits `token_statistics` computes at once on accelerators with this memory, at most 2^30."""
     return int(min(_MOST_LOGITS, memory / _BYTES_PER_LOGIT))
 
 
@@ -131,7 +131,7 @@ def _statistics(logits: Array, tokens: Array, fields: Collection[str]) -> TokenS
 def _compute(logits: Array, tokens: Array, wanted: tuple[bool, ...]) -> tuple[Array | None, Array | None]:
     """Computes log-probabilities and entropies; the backward pass reads the logits once.
 
-    With `p` the probabilities, the gradients of `log p_k` and of the entropy `H` are `1_k - p` and `-p (log p + H)`.
+    With probabilities `p`, the gradients of `log p_k` and of the entropy `H` are `1_k - p` and `-p (log p + H)`.
     """
     return _compute_forward(logits, tokens, wanted)[0]
 
@@ -144,7 +144,7 @@ def _compute_forward(logits: Array, tokens: Array, wanted: tuple[bool, ...]) -> 
     log_total = jnp.log(total)
     log_prob = entropy = None
     if wanted[0]:
-        # A comparison and a sum: the gradient of a gather is a scatter, slow on every backend.
+        # A comparison and a sum, because the gradient of a gather is a scatter, which is slow on every backend.
         log_prob = jnp.sum(jnp.where(_is_token(logits, tokens), shifted, 0.0), axis=-1) - log_total
     if wanted[1]:
         entropy = log_total - jnp.sum(unnormalized * shifted, axis=-1) / total

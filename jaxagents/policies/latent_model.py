@@ -1,4 +1,4 @@
-"""A policy with a model of the world in a latent space of its own, in which a search can plan (MuZero)."""
+"""A policy with a model of the world in its own latent space, in which a search can plan (MuZero)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from jaxagents.types import Array, Box, Carry, Discrete, Params, PolicyInput, Py
 
 
 class LatentModel(NamedTuple):
-    """A feed-forward `Policy` that can foresee what follows; leading axes are free.
+    """A feed-forward `Policy` that can predict what follows; leading axes are free.
 
     Attributes:
         init: see `Policy`.
         initial_carry: see `Policy`.
-        apply: see `Policy`; the prior of the observation, without a search.
+        apply: see `Policy`; the prior for an observation, without a search.
         represent: `(params, observation [..., *shape]) -> latent [..., D]`.
-        step: `(params, latent [..., D], action [...]) -> (latent [..., D], reward [...])`; continuous actions are those
-            before the squashing.
+        step: `(params, latent [..., D], action [...]) -> (latent [..., D], reward [...])`; continuous actions are
+            unsquashed.
         predict: `(params, latent [..., D]) -> (distribution [...], value [...])`.
         draw_noise: None.
     """
@@ -47,18 +47,19 @@ def make_latent_model(
     """Makes representation, dynamics and prediction functions over one latent space.
 
     Args:
-        observation_space: of one agent.
-        action_space: of A actions, or a bounded vector of A numbers, for which a search samples some.
+        observation_space: observation space of one agent.
+        action_space: space of A actions, or of a bounded vector of A numbers, of which a search samples some.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
-        dynamics: features and action `[..., D + A]`, one-hot or squashed to [-1, 1], -> features `[..., D]`, of which
+        dynamics: features and action `[..., D + A]`, one-hot or squashed to [-1, 1], -> features `[..., D]`, in which
             the reward is linear.
-        min_scale: least scale of a continuous action before squashing: without, the samples of a search soon agree.
+        min_scale: least scale of a continuous action before squashing, without which the samples of a search soon
+            coincide.
 
     Returns:
-        The model; parameters `{"encoder", "dynamics", "reward", "policy", "value"}`. Latents are in [0, 1].
+        The model, with parameters `{"encoder", "dynamics", "reward", "policy", "value"}`. Latents are in [0, 1].
 
     Raises:
-        ValueError: the actions are neither discrete nor a bounded vector, or the dynamics give features of another
+        ValueError: the actions are neither discrete nor a bounded vector, or the dynamics give features of a different
             size.
 
     References:
@@ -110,7 +111,7 @@ def make_latent_model(
 
 
 def _actions_of(space: Discrete | Box, min_scale: float) -> tuple[nn.Module, Callable[[Any], Any], Any]:
-    """Returns the head of a policy, what makes a distribution of its outputs, and what dynamics see of an action."""
+    """Returns the head of a policy, a function from its outputs to a distribution, and the dynamics' action inputs."""
     if isinstance(space, Discrete) and not space.shape:
         num_values = space.num_values
         return (

@@ -1,4 +1,4 @@
-"""Policies of several squashed Gaussians, for continuous actions that may be right in several ways."""
+"""Policies of several squashed Gaussians, for states in which several different continuous actions may be right."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from jaxagents.types import ActorCritic, Array, Box, Carry, Params, Policy, Poli
 
 
 class TanhNormalMixtureHead(nn.Module):
-    """Weights, locations and scales of M normal distributions before their squashing.
+    """Weights, locations and scales of M normal distributions before squashing.
 
-    At the start, the weights are nearly equal and the locations spread evenly over `[-spread, spread]`, the same in
-    every dimension: components that began as one would learn as one.
+    Initially, the weights are nearly equal and the locations are spread evenly over `[-spread, spread]`, the same in
+    every dimension, because identical components would learn identically.
 
     Attributes:
-        num_components: M.
-        action_dim: D.
-        initial_scale: of every component, in units of the action before squashing.
+        num_components: M, number of components.
+        action_dim: D, number of action dimensions.
+        initial_scale: initial scale of every component, in units of the action before squashing.
         min_scale: lower bound of the scales, in the same units.
-        spread: of the locations.
+        spread: largest initial location.
     """
 
     num_components: int
@@ -36,7 +36,7 @@ class TanhNormalMixtureHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array) -> tuple[Array, Array, Array]:
-        """Computes `(logits [..., M], loc [..., M, D], scale [..., M, D])` of features `[..., F]`."""
+        """Computes `(logits [..., M], loc [..., M, D], scale [..., M, D])` from features `[..., F]`."""
         logits = nn.Dense(self.num_components, kernel_init=orthogonal(0.01), name="logits")(features)
         size = self.num_components * self.action_dim
         options = {"state_dependent_scale": True, "min_scale": self.min_scale, "initial_scale": self.initial_scale}
@@ -61,19 +61,19 @@ def make_mixture_policy(
     """Makes a policy `pi(a | s) = sum_m w_m(s) p_m(a | s)` of M squashed Gaussians.
 
     Args:
-        observation_space: of one agent.
-        action_space: a bounded vector.
+        observation_space: observation space of one agent.
+        action_space: space of a bounded vector.
         encoder: observation `[..., *shape]` -> features `[..., F]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward policy.
-        num_components: M.
-        initial_scale: of every component at the start, before squashing.
-        min_scale: its lower bound.
+        num_components: M, number of components.
+        initial_scale: initial scale of every component, before squashing.
+        min_scale: lower bound of the scales.
 
     Returns:
         The policy. Its parameters are a dict with the keys `torso` and `head`.
 
     Raises:
-        ValueError: the actions are not a bounded vector, or there is no component.
+        ValueError: the actions are not a bounded vector, or there are no components.
 
     References:
         Bishop (1994), Mixture density networks.
@@ -105,13 +105,13 @@ def make_mixture_policy(
 def make_mixture_actor_critic(
     observation_space: PyTree, action_space: Box, *, encoder: nn.Module, memory: nn.Module | None = None, **options: Any
 ) -> ActorCritic:
-    """Makes a mixture policy and a state-value function with a torso of its own.
+    """Makes a mixture policy, and a state-value function with a separate torso.
 
     Args:
-        observation_space: of one agent.
+        observation_space: observation space of one agent.
         action_space: see `make_mixture_policy`.
-        encoder: see `make_mixture_policy`; of both torsos.
-        memory: see `make_mixture_policy`; of both torsos.
+        encoder: see `make_mixture_policy`; used in both torsos.
+        memory: see `make_mixture_policy`; used in both torsos.
         **options: further arguments of `make_mixture_policy`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Observation normalisation as a combinator of policies and actor-critics."""
+"""Normalisation of observations, as a combinator of policies and actor-critics."""
 
 from typing import TypeVar
 
@@ -9,21 +9,21 @@ _Actor = TypeVar("_Actor", Policy, ActorCritic)
 
 
 def normalize_observations(policy: _Actor, observation_space: PyTree, *, clip: float = 10.0) -> _Actor:
-    """Makes a policy see normalised observations.
+    """Makes a policy that sees normalised observations.
 
     The statistics are part of the parameters, so that acting, evaluation and checkpoints use the same ones;
     `learners.normalization.normalize_observations` keeps them up to date. No gradient flows to them.
 
     Args:
-        policy: a `Policy` or an `ActorCritic` over float32 observations.
-        observation_space: of the raw observations; booleans and integers become float32.
+        policy: `Policy` or `ActorCritic` for float32 observations.
+        observation_space: observation space of the raw observations; booleans and integers become float32.
         clip: largest magnitude, in standard deviations.
 
     Returns:
         A record of the same type with parameters `{"params", "statistics"}`.
 
     Raises:
-        ValueError: if `clip` is not positive.
+        ValueError: `clip` is not positive.
     """
     if clip <= 0.0:
         raise ValueError(f"`clip` must be positive, got {clip}; try 10.")

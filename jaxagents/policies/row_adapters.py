@@ -1,4 +1,4 @@
-"""LoRA of several adapters in one batch: every row, or every token, has its own, above one copy of the parameters."""
+"""Several LoRA adapters in one batch: every row, or every token, uses one of them, above one copy of the parameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,16 +18,16 @@ def stack_adapters(params: Params, adapters: Sequence[tuple[Adapter, PyTree]]) -
     """Puts the factors of several adapters beside the kernels that they change.
 
     Args:
-        params: frozen ones, of a network whose layers with adapters are `nn.Dense`.
-        adapters: K of `networks.adapters.lora`, each with its own parameters; ranks and patterns may differ.
+        params: frozen parameters of a network in which all layers with adapters are `nn.Dense`.
+        adapters: K adapters of `networks.adapters.lora`, with the parameters of each; ranks and patterns may differ.
 
     Returns:
         The parameters, with `lora_a [D, R]`, `lora_b [R, F]` and `lora_owner [R]` beside every kernel that an adapter
-        changes, R the ranks of all that do. The kernels themselves are not copied; without `choose_adapters` nothing
-        changes.
+        changes, where R is the sum of these adapters' ranks. The kernels themselves are not copied; without
+        `choose_adapters` the adapters have no effect.
 
     Raises:
-        ValueError: there are none, one is no LoRA, or it is one with magnitudes (DoRA), which scale whole columns.
+        ValueError: there are no adapters, one is not LoRA, or one has magnitudes (DoRA), which scale whole columns.
     """
     if not adapters:
         raise ValueError("`adapters` must be at least one, got none.")
@@ -51,14 +51,14 @@ def stack_adapters(params: Params, adapters: Sequence[tuple[Adapter, PyTree]]) -
 
 
 def require_plain_lora(adapter: Adapter, which: str) -> None:
-    """Refuses what several rows cannot have side by side.
+    """Refuses adapters that cannot be used side by side with others.
 
     Args:
-        adapter: to look at.
-        which: of several, for the message.
+        adapter: adapter to check.
+        which: phrase that says which adapter it is, for the message.
 
     Raises:
-        ValueError: it is no LoRA, or one with magnitudes (DoRA), which scale whole columns.
+        ValueError: the adapter is not LoRA, or it has magnitudes (DoRA), which scale whole columns.
     """
     described = adapter.description
     if described.get("kind") != "lora" or described["magnitude"]:
@@ -67,15 +67,15 @@ def require_plain_lora(adapter: Adapter, which: str) -> None:
 
 
 def choose_adapters(model: LanguageModel, choice: Array | Sequence[Any]) -> LanguageModel:
-    """Makes the model in which every row, or every token, has the adapter that it chooses.
+    """Makes a model in which every row, or every token, uses the adapter that is chosen for it.
 
-    A chosen change costs as much as one of the rank of all adapters together: `((x A) * chosen) B`, A and B of all of
-    them side by side. What no one chooses has no gradient.
+    The change costs as much as one adapter with the rank of all together: `((x A) * chosen) B`, where A and B hold the
+    factors of all adapters. Adapters that are not chosen get no gradient.
 
     Args:
-        model: of `policies.language_model.make_language_model`.
-        choice: int32 `[B]`, the number of the adapter in `stack_adapters` of every row, or `[B, S]`, of every token
-            that is read; -1 for none.
+        model: model of `policies.language_model.make_language_model`.
+        choice: int32 `[B]`, the adapter's index in `stack_adapters` for every row, or `[B, S]`, for every token that is
+            read; -1 for none.
 
     Returns:
         The model; its parameters are those of `stack_adapters`.
@@ -93,7 +93,7 @@ def choose_adapters(model: LanguageModel, choice: Array | Sequence[Any]) -> Lang
 
 
 def _add_chosen(choice: Array) -> Callable[..., Any]:
-    """Makes what adds the chosen change to the output of every linear layer that has factors beside its kernel."""
+    """Makes an interceptor that adds the chosen change to the output of linear layers with adapter factors."""
 
     def intercept(layer: Callable[..., Any], inputs: tuple, named: dict, context: nn.module.InterceptorContext) -> Any:
         output, dense = layer(*inputs, **named), context.module

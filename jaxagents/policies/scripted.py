@@ -1,4 +1,4 @@
-"""Scripted policies that solve array worlds without having learned anything, for demonstrations."""
+"""Scripted policies that solve array worlds without learning, for demonstrations."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,17 +8,17 @@ import jax.numpy as jnp
 from jaxagents.ops.distributions import Categorical, TanhNormal, unsquash
 from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
-_SHARPNESS = 50.0  # Of the logits: the script is hardly ever left.
-_SCALE = 0.02  # Of the noise before squashing.
-_MAX_TORQUE = 2.0  # In N m, the bound of actions of Pendulum-v1.
+_SHARPNESS = 50.0  # Scale of the logits: other actions are very improbable.
+_SCALE = 0.02  # Scale of the noise before squashing.
+_MAX_TORQUE = 2.0  # Bound of the actions of Pendulum-v1, in N m.
 
 
 class Behavior(NamedTuple):
-    """A policy and the parameters that it acts with; what `training.load.load_policy` returns has the same fields.
+    """A policy and its parameters; the results of `training.load.load_policy` have the same fields.
 
     Attributes:
-        policy: acts.
-        params: of it.
+        policy: policy that acts.
+        params: parameters of the policy.
     """
 
     policy: Policy
@@ -26,10 +26,10 @@ class Behavior(NamedTuple):
 
 
 def make_cartpole_expert() -> Behavior:
-    """Makes the player that pushes the cart of CartPole-v1 to where a linear controller says.
+    """Makes a player that pushes the cart of CartPole-v1 in the direction of a linear controller.
 
     Returns:
-        The behaviour; it balances for the 500 steps of an episode.
+        The behaviour; it balances the pole for the 500 steps of an episode.
     """
     gains = jnp.array([0.5, 1.0, 15.0, 3.0])
 
@@ -41,7 +41,7 @@ def make_cartpole_expert() -> Behavior:
 
 
 def make_pendulum_expert() -> Behavior:
-    """Makes the player that swings the pendulum of Pendulum-v1 up by its energy, and holds it by a linear controller.
+    """Makes a player that swings up the pendulum of Pendulum-v1 by its energy, and holds it with a linear controller.
 
     Returns:
         The behaviour; its returns are about those of trained agents, -150 on average.
@@ -52,7 +52,7 @@ def make_pendulum_expert() -> Behavior:
 
     def choose(observation: Array) -> TanhNormal:
         cosine, sine, velocity = observation[..., 0], observation[..., 1], observation[..., 2]
-        # Of a rod of 1 kg and 1 m with gravity 10 m / s^2; it is 5 J at rest at the top.
+        # For a rod of 1 kg and 1 m with gravity 10 m / s^2; the energy is 5 J at rest at the top.
         energy = jnp.square(velocity) / 6.0 + 5.0 * cosine
         swing = _MAX_TORQUE * jnp.sign(velocity) * jnp.sign(5.0 - energy)
         hold = -(10.0 * sine + 2.0 * velocity)
@@ -64,7 +64,7 @@ def make_pendulum_expert() -> Behavior:
 
 
 def _behavior(choose: Callable[[Array], Any]) -> Behavior:
-    """Makes the behaviour whose distribution is a function of the observation alone."""
+    """Makes a behaviour whose distribution depends on the observation alone."""
 
     def apply(params: Params, carry: Carry, inputs: PolicyInput) -> tuple[Carry, Any]:
         del params

@@ -1,4 +1,4 @@
-"""Language models in which every seat of a game has an adapter of its own: observations say whose turn is read."""
+"""Language models in which every seat of a game has a separate adapter; observations name the acting seat."""
 
 import functools
 from collections.abc import Mapping
@@ -17,26 +17,28 @@ from jaxagents.types import Array, CausalMask, Environment, LanguagePolicy, Para
 
 Names = tuple[tuple[tuple[int, ...], ...], ...]
 """The spellings of every seat's name, each a sequence of tokens."""
-_ROOM = 64  # Tokens of a name, at most.
+_ROOM = 64  # Greatest number of tokens in a name.
 
 
 def names_of_seats(num_seats: int) -> tuple[str, ...]:
-    """Returns the names of the parameters of the seats: seat_0, seat_1, ..."""
+    """Returns the names of the seats' parameters: seat_0, seat_1, ..."""
     return tuple(f"seat_{number}" for number in range(num_seats))
 
 
 def adapters_of_seats(adapters: Mapping[str, Adapter]) -> Adapter:
-    """Makes one adapter of those of all seats.
+    """Makes one adapter from those of all seats.
 
     Args:
-        adapters: by the names of the seats, in their order; LoRA without magnitudes, ranks and patterns may differ.
+        adapters: adapters by the names of the seats, in order; LoRA without magnitudes, whose ranks and patterns may
+            differ.
 
     Returns:
-        The adapter; its parameters are those of every seat, by name. A merge puts the factors beside the kernels, which
-        it does not change, for the model of `with_adapters_of_seats`.
+        The adapter; its parameters are those of every seat, by name. Merging puts the factors beside the kernels, which
+        do not change, for the model of `with_adapters_of_seats`.
 
     Raises:
-        ValueError: one is no such LoRA; when initialised, one changes what is no projection of a layer.
+        ValueError: an adapter is not such a LoRA; or, when initialised, an adapter changes something other than a
+            layer's projection.
     """
     for name, adapter in adapters.items():
         require_plain_lora(adapter, f"of {name}")
@@ -59,16 +61,16 @@ def adapters_of_seats(adapters: Mapping[str, Adapter]) -> Adapter:
 
 
 def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> LanguagePolicy:
-    """Makes the policy that reads and says every turn with the adapter of the seat whose turn it is.
+    """Makes a policy that reads and generates every turn with the adapter of the acting seat.
 
-    The seat is the one whose name, "player 0" and so on, comes first in the observation of the turn. A prompt, which is
-    the same for all seats, is read once with each adapter, and a seat sees what its own has made of it. So what a seat
-    says has the probability that it has under a model with the merged adapter. What stands in no turn of a game, as
-    free text, is read without an adapter.
+    The acting seat is the one whose name, "player 0" and so on, comes first in the observation of the turn. A prompt,
+    which is the same for all seats, is read once with each adapter, and a seat sees the result for its own. So the text
+    of a seat has the same probability as under a model with its adapter merged. Text outside the turns of a game, such
+    as free text, is read without an adapter.
 
     Args:
-        policy: of the world.
-        environment: a text world of N seats.
+        policy: policy of the world.
+        environment: text world with N seats.
 
     Returns:
         The policy; the parameters of its model are those that `adapters_of_seats` merges.
@@ -80,7 +82,7 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
     names = _names_in_tokens(policy, environment)
     model, layout, marks, frames = policy.model, policy.layout, policy.tokenizer.marks, policy.lexicon.frames
     prompt, size, turn = layout.prompt, layout.observation, layout.turn
-    extra = (num_seats - 1) * prompt  # Room for what the adapters of the other seats make of the prompt.
+    extra = (num_seats - 1) * prompt  # Room for the prompt as read with the other seats' adapters.
     opening = marks["think"] if layout.thought else marks["act"]
     opening, begins = (opening, (marks["observation"],)) if frames is None else (frames.opening, frames.openings)
 
@@ -139,14 +141,14 @@ def with_adapters_of_seats(policy: LanguagePolicy, environment: Environment) -> 
 
 
 def find_seat(tokens: Array, names: Names) -> Array:
-    """Finds whose name comes first, and where one begins with another one, the longer.
+    """Finds the seat whose name comes first; if one name begins with another, the longer one counts.
 
     Args:
         tokens: int32 `[..., n]`.
-        names: of the seats.
+        names: names of the seats.
 
     Returns:
-        int32 `[...]`, the number of the seat; -1 where there is no name.
+        int32 `[...]`, the index of the seat; -1 if there is no name.
     """
     size, longest = tokens.shape[-1], max(len(pieces) for spellings in names for pieces in spellings)
     padded = jnp.pad(tokens, [(0, 0)] * (tokens.ndim - 1) + [(0, longest - 1)], constant_values=-1)
@@ -163,7 +165,7 @@ def find_seat(tokens: Array, names: Names) -> Array:
 
 
 def _own_prompts(mask: Array, seat: Array, prompt: int, num_seats: int) -> Array:
-    """Shows every query, of a mask `[B, S, W]`, the prompt of its own seat `[B, S]` or `[B, 1]`; of none, the last."""
+    """Shows each query in a mask `[B, S, W]` the prompt of its seat `[B, S]` or `[B, 1]`; without a seat, the last."""
     if not prompt:
         return mask
     own = jnp.where(seat < 0, num_seats - 1, seat)[..., None] == jnp.arange(num_seats)[None, None]
@@ -172,13 +174,13 @@ def _own_prompts(mask: Array, seat: Array, prompt: int, num_seats: int) -> Array
 
 
 def _names_in_tokens(policy: LanguagePolicy, environment: Environment) -> Names:
-    """Writes the names of the seats in tokens, as at the beginning of a text and within it.
+    """Renders the names of the seats as tokens, both at the beginning of a text and within it.
 
     Raises:
-        ValueError: the words lack a name, or a first observation does not say it.
+        ValueError: the words lack a name, or a first observation does not contain it.
     """
     words, names = list(policy.lexicon.words), []
-    room = policy.layout.prompt + policy.layout.turn + 2 * _ROOM  # More than that of any part of an episode.
+    room = policy.layout.prompt + policy.layout.turn + 2 * _ROOM  # More than any part of an episode needs.
 
     def write(*phrases: str) -> tuple[int, ...]:
         tokens, mask = policy.lexicon.render(jnp.asarray([words.index(one) for one in phrases], jnp.int32), room)

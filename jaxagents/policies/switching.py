@@ -1,4 +1,4 @@
-"""A team that acts by one of two policies, as a switch says."""
+"""A team that acts by one of two policies, chosen by a switch."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
 @struct.dataclass
 class Switched:
-    """The mixture of two policies of a team, of which one is drawn for all agents together.
+    """The mixture of two policies of a team, one of which is drawn for all agents together.
 
-    Action `a` is one of `independent`, action `A + a` one of `team`: the action tells who chose it. Probabilities are
-    those of each agent alone, `p(g) p_g(a_i | o_i)`; given the switch `g`, agents act independently.
+    Action `a` belongs to `independent`, action `A + a` to `team`: the action reveals which policy chose it.
+    Probabilities are those of each agent alone, `p(g) p_g(a_i | o_i)`; given the switch `g`, agents act independently.
 
     Attributes:
         switch: distribution of `g` in {0, 1}, `[...]`.
-        independent: distribution of `A` actions where `g = 0`, `[..., N]`.
-        team: distribution of `A` actions where `g = 1`, `[..., N]`.
+        independent: distribution of `A` actions if `g = 0`, `[..., N]`.
+        team: distribution of `A` actions if `g = 1`, `[..., N]`.
     """
 
     switch: Any
@@ -29,7 +29,7 @@ class Switched:
     def mask(self, action_mask: Array | None) -> "Switched":
         """Returns the mixture restricted to `action_mask` (bool `[..., N, 2 A]`; None: all actions).
 
-        A half that is forbidden to all agents is not drawn; both halves allow the same of the world's actions.
+        A half that is forbidden to all agents is not drawn; both halves allow the same actions of the world.
         """
         if action_mask is None:
             return self
@@ -46,7 +46,7 @@ class Switched:
         return {"switch": self.switch.noise(switch_key), "agents": self.independent.noise(agents_key)}
 
     def transform(self, noise: dict[str, Array]) -> Array:
-        """Returns the actions int32 `[..., N]` that `noise` stands for."""
+        """Returns the actions int32 `[..., N]` that correspond to `noise`."""
         return self._join(
             self.switch.transform(noise["switch"]),
             self.independent.transform(noise["agents"]),
@@ -75,7 +75,7 @@ class Switched:
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
     def mode(self) -> Array:
-        """Returns the modes of the policy that the mode of the switch says, int32 `[..., N]`."""
+        """Returns the modes of the policy chosen by the switch's mode, int32 `[..., N]`."""
         return self._join(self.switch.mode(), self.independent.mode(), self.team.mode())
 
     def _join(self, call: Array, alone: Array, together: Array) -> Array:
@@ -94,15 +94,15 @@ def split_mask(action_mask: Array) -> tuple[Array, Array]:
 
 
 def make_switched(independent: Policy, team: Policy, switch: Policy) -> Policy:
-    """Makes the policy of a team that acts by `independent` or by `team`, as `switch` says.
+    """Makes the policy of a team that acts by `independent` or by `team`, as decided by `switch`.
 
     Args:
-        independent: policy of the agents, `A` actions.
-        team: policy of the agents, the same `A` actions.
-        switch: policy of two actions, one for all agents; its observation has the agent axis as theirs do.
+        independent: policy of the agents, with `A` actions.
+        team: policy of the agents, with the same `A` actions.
+        switch: policy with two actions, one decision for all agents; its observation has the agent axis, like theirs.
 
     Returns:
-        The policy of `2 A` actions with parameters `{"independent", "team", "switch"}`, for `environments.calls`.
+        The policy with `2 A` actions and parameters `{"independent", "team", "switch"}`, for `environments.calls`.
     """
     parts = {"independent": independent, "team": team, "switch": switch}
 

@@ -1,4 +1,4 @@
-"""The scripted pusher of the tabletop: it goes round the disc, waits, and pushes."""
+"""The scripted pusher of the tabletop: it moves around the disc, waits, and pushes."""
 
 import jax
 import jax.numpy as jnp
@@ -9,20 +9,20 @@ from jaxagents.ops.rows import where_rows
 from jaxagents.policies.scripted import Behavior
 from jaxagents.types import Array, Carry, Params, Policy, PolicyInput
 
-_REACH = 0.13  # Between the centres of a pusher and a disc that touch.
-_ORBIT = 0.17  # Of the way round a disc.
-_ALIGNED = 0.35  # Radians from the line of disc and goal within which it pushes.
-_SCALE = 0.02  # Of the noise before squashing.
-_DECAY = 0.9  # Of the sway, per step.
+_REACH = 0.13  # Distance between the centres of a pusher and a disc that touch.
+_ORBIT = 0.17  # Radius of the way around a disc.
+_ALIGNED = 0.35  # Angle in radians from the line of disc and goal within which it pushes.
+_SCALE = 0.02  # Scale of the noise before squashing.
+_DECAY = 0.9  # Decay of the sway per step.
 
 
 @struct.dataclass
 class Habits:
-    """What the pusher does besides what is needed, for one episode.
+    """Behaviour of the pusher beyond what is needed, for one episode.
 
     Attributes:
-        side: float32 `[...]`, 1 goes round counter-clockwise, -1 clockwise, 0 the shorter way.
-        pause: int32 `[...]`, steps that it is still going to wait before it pushes.
+        side: float32 `[...]`, 1 for counter-clockwise, -1 for clockwise, 0 for the shorter way.
+        pause: int32 `[...]`, number of steps that it will still wait before it pushes.
         sway: float32 `[..., 2]`, added to its actions.
     """
 
@@ -42,23 +42,23 @@ def make_tabletop_expert(
     max_displacement: float = 0.08,
     speed: float = 1.0,
 ) -> Behavior:
-    """Makes the player that brings the asked disc to the asked goal with the first pusher; the others stay.
+    """Makes a player that brings the requested disc to the requested goal with the first pusher; others stay still.
 
-    Observations do not tell how long it will wait, nor which way round it goes where both are far: a policy without
-    memory cannot imitate the first, nor one of a single mode the second.
+    Observations do not reveal how long it will wait, or which way it goes if both are long: a policy without memory
+    cannot imitate the former, and a policy with a single mode cannot imitate the latter.
 
     Args:
-        num_pushers: of the world.
-        num_discs: of the world.
-        num_goals: of the world.
-        pauses: least and most steps of the wait before the first push, drawn per episode.
-        either_side: whether the way round is drawn, too; False, and where no noise is drawn, the shorter way.
-        sway: standard deviation of what is added to its actions, which stays alike from step to step.
-        max_displacement: of the world, times its gain.
+        num_pushers: number of pushers of the world.
+        num_discs: number of discs of the world.
+        num_goals: number of goals of the world.
+        pauses: least and greatest number of steps to wait before the first push, drawn per episode.
+        either_side: whether the way around is random, too; if False, or if no noise is drawn, it is the shorter one.
+        sway: standard deviation of a perturbation of its actions that is correlated between steps.
+        max_displacement: largest displacement of the world, times its gain.
         speed: largest action along an axis, in (0, 1].
 
     Returns:
-        The behaviour, of numbers and not of pictures.
+        The behaviour, for numeric observations, not pictures.
 
     Raises:
         ValueError: `pauses` are not in order, `sway` is negative, or `speed` is out of its range.
@@ -111,7 +111,7 @@ def make_tabletop_expert(
 
 
 def _read(observation: Array, num_pushers: int, num_discs: int, num_goals: int) -> tuple[Array, Array | None, Array]:
-    """Returns where the first pusher, the asked disc and the asked goal are, `[..., 2]`."""
+    """Returns the positions of the first pusher, the requested disc and the requested goal, `[..., 2]`."""
     counts = (2 * num_pushers, 2 * num_discs, 2 * num_goals, num_discs if num_discs > 1 else 0)
     ends = [sum(counts[: i + 1]) for i in range(len(counts))]
     pushers, discs, goals, disc, goal = jnp.split(observation, ends, axis=-1)
@@ -124,7 +124,7 @@ def _read(observation: Array, num_pushers: int, num_discs: int, num_goals: int) 
 
 
 def _next_place(pusher: Array, disc: Array, goal: Array, side: Array, step: float) -> tuple[Array, Array]:
-    """Returns where the pusher goes next, `[..., 2]`, and whether it pushes, `[...]`."""
+    """Returns the pusher's next position, `[..., 2]`, and whether it pushes, `[...]`."""
     left = jnp.linalg.norm(goal - disc, axis=-1, keepdims=True)
     onward = (goal - disc) / jnp.maximum(left, 1e-6)
     behind, away = -onward, pusher - disc
@@ -132,7 +132,7 @@ def _next_place(pusher: Array, disc: Array, goal: Array, side: Array, step: floa
     turn = jnp.arctan2(behind[..., 1], behind[..., 0]) - angle
     turn = (turn + jnp.pi) % (2 * jnp.pi) - jnp.pi
     pushes = (jnp.abs(turn) < _ALIGNED) & (jnp.linalg.norm(away, axis=-1) < 1.35 * _ORBIT)
-    # Close to the line, and where no side was drawn, it takes the shorter way.
+    # Near the line, or if no side was drawn, it takes the shorter way.
     sign = jnp.where((jnp.abs(turn) < 1.2) | (side == 0.0), jnp.sign(turn), side)
     forward = angle + sign * jnp.where(sign * turn > 0.0, jnp.minimum(jnp.abs(turn), 0.7), 0.7)
     around = disc + _ORBIT * jnp.stack([jnp.cos(forward), jnp.sin(forward)], axis=-1)

@@ -1,4 +1,4 @@
-"""Squashed Gaussian policies whose scale depends on the state, as off-policy learners want them."""
+"""Squashed Gaussian policies with a state-dependent scale, as off-policy learners need."""
 
 import flax.linen as nn
 
@@ -14,10 +14,10 @@ def make_tanh_normal_policy(
     """Makes a feed-forward policy `low..high` of `tanh(N(loc(s), scale(s)^2))`.
 
     Args:
-        observation_space: of one agent.
-        action_space: a bounded vector.
+        observation_space: observation space of one agent.
+        action_space: space of a bounded vector.
         encoder: observation `[..., *shape]` -> features `[..., F]`.
-        initial_scale: at the start, before squashing.
+        initial_scale: initial scale, before squashing.
 
     Returns:
         The policy.

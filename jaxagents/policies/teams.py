@@ -1,4 +1,4 @@
-"""A set of parameters for every agent of a team, as a combinator of policies and actor-critics."""
+"""Separate parameters for every agent of a team, as a combinator of policies and actor-critics."""
 
 from typing import Any, TypeVar
 
@@ -10,18 +10,18 @@ _Actor = TypeVar("_Actor", bound=Any)
 
 
 def separate_parameters(policy: _Actor, num_agents: int) -> _Actor:
-    """Gives every agent parameters of its own; without this, all agents share them.
+    """Gives every agent separate parameters; without this, all agents share them.
 
     Args:
-        policy: a `Policy`, a `QFunction` or an `ActorCritic` of one agent.
-        num_agents: N.
+        policy: `Policy`, `QFunction` or `ActorCritic` of one agent.
+        num_agents: N, number of agents.
 
     Returns:
         A record of the same type for observations `[T, B, N, ...]` and carries `[B, N, ...]`; the leaves of its
         parameters have a leading axis of N.
 
     Raises:
-        ValueError: `num_agents` is not positive, or (when applied) not that of the observations.
+        ValueError: `num_agents` is not positive, or (when applied) differs from the observations.
     """
     if num_agents < 1:
         raise ValueError(

@@ -4,14 +4,14 @@ from jaxagents.types import Array, LanguagePolicy, Params
 
 
 def at_temperature(policy: LanguagePolicy, temperature: Array | float) -> LanguagePolicy:
-    """Makes the policy whose logits are divided by a temperature, to draw from, to score and to learn.
+    """Makes the policy whose logits are divided by a temperature, for sampling, scoring and training.
 
     Args:
-        policy: with any parameters.
-        temperature: positive; may be traced.
+        policy: policy with any parameters.
+        temperature: positive number, which may be traced.
 
     Returns:
-        The policy, of the same parameters.
+        The policy, with the same parameters.
     """
 
     def logits(params: Params, hidden: Array) -> Array:

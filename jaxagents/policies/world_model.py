@@ -1,4 +1,4 @@
-"""A policy that acts on the state of a recurrent world model, which can also imagine (DreamerV3)."""
+"""A policy that acts on the state of a recurrent world model, in which it can also imagine (DreamerV3)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,11 +18,11 @@ from jaxagents.types import Array, Box, Carry, Discrete, Params, PolicyInput, Py
 
 @struct.dataclass
 class LatentState:
-    """Where a world model is.
+    """State of a world model.
 
     Attributes:
-        hidden: float32 `[..., H]`, the deterministic state h.
-        latent: float32 `[..., G C]`, the categories z, one-hot.
+        hidden: float32 `[..., H]`, deterministic state h.
+        latent: float32 `[..., G C]`, categories z, one-hot.
     """
 
     hidden: Array
@@ -30,21 +30,22 @@ class LatentState:
 
     @property
     def features(self) -> Array:
-        """Returns both, `[..., H + G C]`."""
+        """Returns both parts, `[..., H + G C]`."""
         return jnp.concatenate([self.hidden, self.latent], axis=-1)
 
 
 class WorldModelPolicy(NamedTuple):
-    """A `Policy` over states of a world model, whose carry is a `LatentState`.
+    """A `Policy` on the states of a world model, whose carry is a `LatentState`.
 
     Attributes:
-        init: see `Policy`; parameters `{"model", "actor", "critic"}`.
+        init: see `Policy`; the parameters are `{"model", "actor", "critic"}`.
         initial_carry: see `Policy`.
         apply: see `Policy`.
-        draw_noise: see `Policy`; Gumbel noise `[T, G, C]` of the categories. Without, the likeliest are taken.
+        draw_noise: see `Policy`; Gumbel noise `[T, G, C]` of the categories. Without it, the most probable ones are
+            taken.
         observe: `(params, carry, PolicyInput [T, B]) -> (states, posterior, prior)`, log-probabilities `[T, B, G, C]`.
         advance: `(params, state, action) -> hidden`.
-        outcomes: `(params, hidden) -> (reward logits [..., K], end logit [...])` of the step that led there.
+        outcomes: `(params, hidden) -> (reward logits [..., K], end logit [...])` of the step that led to the state.
         foresee: `(params, hidden, noise [..., G, C]) -> state`.
         decode: `(params, state) -> symlog of the observation [..., D]`.
         act: `(params, state) -> distribution`.
@@ -78,19 +79,19 @@ def make_world_model_policy(
     num_bins: int = 255,
     uniform_share: float = 0.01,
 ) -> WorldModelPolicy:
-    """Makes a recurrent state-space model with a policy and values of its states.
+    """Makes a recurrent state-space model, with a policy and values on its states.
 
     Args:
-        observation_space: a vector of D numbers.
-        action_space: of one discrete action, or a bounded vector.
+        observation_space: space of a vector of D numbers.
+        action_space: space of one discrete action, or of a bounded vector.
         encoder: observation `[..., D]` -> features.
-        actor_encoder: state `[..., H + G C]` -> features, of the policy.
-        critic_encoder: the same, of the values.
+        actor_encoder: state `[..., H + G C]` -> features of the policy.
+        critic_encoder: the same for the values.
         hidden_size: see `RecurrentStateSpace`.
         num_variables: see `RecurrentStateSpace`. Paper: 32.
         num_categories: see `RecurrentStateSpace`. Paper: 32.
         width: see `RecurrentStateSpace`.
-        num_bins: K, of rewards and values.
+        num_bins: K, number of bins for rewards and values.
         uniform_share: see `RecurrentStateSpace`.
 
     Returns:
@@ -197,7 +198,7 @@ def _draw(log_probs: Array, noise: Array) -> Array:
 def _check(
     observation_space: Box, uniform_share: float, least_one: Mapping[str, int], least_two: Mapping[str, int]
 ) -> None:
-    """Refuses observations that are no vectors, and sizes and shares that are out of their range."""
+    """Refuses observations that are not vectors, and sizes and shares outside their range."""
     require_vector("observation_space", observation_space, purpose=" for a world model")
     for least, sizes in ((1, least_one), (2, least_two)):
         for name, size in sizes.items():

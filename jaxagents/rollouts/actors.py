@@ -1,4 +1,4 @@
-"""Actors in processes of Ray, which play while the learner learns: no chunk of experience is lost or counted twice."""
+"""Ray actor processes that play while the learner learns: no chunk of experience is lost or counted twice."""
 
 import atexit
 import os
@@ -15,20 +15,20 @@ from jaxagents.ops.checks import check_counts
 from jaxagents.rollouts.host import make_host_collector, require_host
 from jaxagents.types import Array, Collector, Count, Mean, Metrics, Params, Policy, PyTree, Rollout
 
-_MOST_FAILURES = 3  # Of one actor, one after the other.
-_STARTING = -1  # In place of the number of a chunk.
+_MOST_FAILURES = 3  # Of one actor, in a row.
+_STARTING = -1  # Takes the place of a chunk number.
 
 
 class Chunk(NamedTuple):
     """A rollout of one actor.
 
     Attributes:
-        stream: number of the actor that played it, whatever its process.
-        number: of the chunk in its stream, counted from 0.
-        version: of the weights that it was played with.
+        stream: index of the actor that played it, whatever its process.
+        number: index of the chunk in its stream, from 0.
+        version: version of the weights with which it was played.
         process: id of the process that played it.
         rollout: leaves `[T, B, ...]`, numpy.
-        metrics: of it.
+        metrics: metrics of the rollout.
     """
 
     stream: int
@@ -40,10 +40,10 @@ class Chunk(NamedTuple):
 
 
 class Player:
-    """What runs in the process of an actor: its simulators, and the policy on its CPU."""
+    """The object in an actor's process: its simulators, and the policy on its CPU."""
 
     def __init__(self, payload: bytes, num_envs: int, num_steps: int, stream: int, life: int) -> None:
-        jax.config.update("jax_platforms", "cpu")  # Accelerators are the learner's.
+        jax.config.update("jax_platforms", "cpu")  # Accelerators are for the learner.
         environment, policy = import_suite("ray", extra="ray").cloudpickle.loads(payload)
         collector = make_host_collector(environment, policy, num_envs=num_envs, num_steps=num_steps)
         self.stream, self.key = stream, jax.random.fold_in(jax.random.key(stream), life)
@@ -51,7 +51,7 @@ class Player:
         self.collect = jax.jit(collector.collect)
 
     def ready(self) -> None:
-        """Returns when the simulators have been started."""
+        """Returns once the simulators have started."""
 
     def play(self, params: Params, number: int, version: int, seed: int) -> Chunk:
         """Plays the next chunk."""
@@ -62,10 +62,10 @@ class Player:
 
 
 class ActorPool:
-    """Actors and the chunks that they owe: every number of every stream is handed out once.
+    """Actors and the chunks that they owe: every number in every stream is handed out once.
 
-    An actor whose process has died is started again with new episodes, and plays what it owed: chunks are counted when
-    they arrive, and those that have arrived are not asked for again.
+    An actor whose process has died is restarted with new episodes, and plays what it still owes: chunks are counted
+    when they arrive, and are not requested again after that.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class ActorPool:
         self.lives, self.failures, self.next_number = [0] * num_actors, [0] * num_actors, [0] * num_actors
         self.ready = [False] * num_actors
         self.backlog: list[list[int]] = [[] for _ in range(num_actors)]  # Chunks to be played again.
-        self.owed: dict[Any, tuple[int, int]] = {}  # By the reference of what will arrive: stream and number.
+        self.owed: dict[Any, tuple[int, int]] = {}  # Stream and number, by the reference of the result.
         self.version, self.params, self.seed = -1, None, 0
         self.actors = [self._start(stream) for stream in range(num_actors)]
 
     @property
     def restarts(self) -> int:
-        """Returns how often an actor was started again."""
+        """Returns how often an actor was restarted."""
         return sum(self.lives)
 
     def take(self, params: Params, seed: int, num_chunks: int) -> list[Chunk]:
-        """Publishes weights, lets the actors go on, and returns the chunks that arrive first and are not too old.
+        """Publishes weights, lets the actors continue, and returns the first chunks to arrive that are not too old.
 
         Raises:
-            TimeoutError: no chunk has come for `timeout_seconds`.
+            TimeoutError: no chunk has arrived for `timeout_seconds`.
             RuntimeError: an actor died three times in a row.
         """
         self.version, self.params, self.seed = self.version + 1, self.ray.put(params), seed
@@ -147,7 +147,7 @@ class ActorPool:
         self.owed.clear()
 
     def _start(self, stream: int) -> Any:
-        """Starts an actor; it is asked for chunks when it is ready, so that it plays with the weights of then."""
+        """Starts an actor; it gets chunks to play once it is ready, so that it uses the weights of that time."""
         remote = self.ray.remote(Player).options(num_cpus=1, max_restarts=0)
         actor = remote.remote(self.payload, *self.sizes, stream, self.lives[stream])
         self.ready[stream] = False
@@ -155,7 +155,7 @@ class ActorPool:
         return actor
 
     def _submit(self) -> None:
-        """Lets every actor play that does not owe or hold too much: who is behind the learner is not flooded."""
+        """Gives chunks to every actor that does not owe or hold too many, so that a slow learner is not flooded."""
         for stream in [stream for stream, ready in enumerate(self.ready) if ready]:
             while sum(owner == stream for owner, _ in self.owed.values()) < self.max_waiting:
                 if not self.backlog[stream]:
@@ -190,33 +190,33 @@ def make_actor_collector(
     address: str | None = None,
     axis_name: str | None = None,
 ) -> Collector:
-    """Makes a collector whose batches are the rollouts of those actors that are ready first.
+    """Makes a collector whose batches are the rollouts of the actors that are ready first.
 
-    Actors play on with older weights while the learner learns. What corrects for it are the truncated importance
-    weights of V-trace, as in algorithm=impala and algorithm=appo; the metric `staleness` is the mean number of updates
-    that they lag.
+    Actors continue with older weights while the learner learns. The truncated importance weights of V-trace correct for
+    this, as in algorithm=impala and algorithm=appo; the metric `staleness` is the mean number of updates by which they
+    lag.
 
     Args:
-        environment: on the host.
-        policy: acts, on the CPU of every actor.
-        num_actors: processes.
-        num_chunks: rollouts of a batch.
-        num_envs: simulators of an actor.
-        num_steps: T.
-        max_waiting: chunks that an actor plays ahead of the learner.
-        max_lag: updates that the weights of a chunk may be old. Older chunks, as of an actor that is slower than others
-            by far, are discarded, and their actor plays on with the newest weights in their place; the metric
-            `discarded` counts them. None takes all of them.
-        timeout_seconds: most that the learner waits for a chunk.
-        address: of a Ray cluster; None starts processes on this machine.
-        axis_name: mapped device axis; there must be none.
+        environment: environment that runs on the host.
+        policy: policy that acts, on the CPU of every actor.
+        num_actors: number of processes.
+        num_chunks: number of rollouts in a batch.
+        num_envs: number of simulators of an actor.
+        num_steps: T, number of steps.
+        max_waiting: number of chunks that an actor plays ahead of the learner.
+        max_lag: greatest number of updates by which the weights of a chunk may lag. Older chunks, for example of a much
+            slower actor, are discarded, and their actor plays replacements with the newest weights; the metric
+            `discarded` counts them. None: no limit.
+        timeout_seconds: longest time that the learner waits for a chunk.
+        address: address of a Ray cluster; None starts processes on this machine.
+        axis_name: mapped device axis; must be None.
 
     Returns:
         The collector.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        ValueError: a size is not positive, more chunks than actors owe are asked for, or see `make_host_collector`.
+        ValueError: a size is not positive, more chunks are requested than actors owe, or see `make_host_collector`.
 
     References:
         Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
@@ -246,7 +246,7 @@ def make_actor_collector(
 
     def init(key: Array, params: Params) -> Array:
         del key, params
-        return jnp.arange(num_chunks * num_envs, dtype=jnp.int32)  # Actors hold what there is to remember.
+        return jnp.arange(num_chunks * num_envs, dtype=jnp.int32)  # The actors hold all state.
 
     def collect(state: Array, params: Params, key: Array) -> tuple[Array, Rollout, Metrics]:
         shapes = _shapes(one, params, num_chunks)
@@ -257,7 +257,7 @@ def make_actor_collector(
 
 
 def _merge(chunks: list[Chunk], version: int) -> tuple[Rollout, dict[str, PyTree]]:
-    """Puts chunks side by side, and adds up what they counted."""
+    """Joins chunks along the environment axis, and adds up their counts."""
     rollout = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *(chunk.rollout for chunk in chunks))
     metrics = jax.tree.map(lambda *leaves: np.asarray(sum(leaves)), *(chunk.metrics for chunk in chunks))
     lag: Any = np.float32(sum(version - chunk.version for chunk in chunks))
@@ -267,7 +267,7 @@ def _merge(chunks: list[Chunk], version: int) -> tuple[Rollout, dict[str, PyTree
 
 
 def _shapes(one: Collector, params: Params, num_chunks: int) -> tuple[Rollout, dict[str, PyTree]]:
-    """Returns the shapes and types of what several chunks make."""
+    """Returns the shapes and dtypes of several joined chunks."""
 
     def played(params: Params) -> tuple[Rollout, Metrics]:
         return one.collect(one.init(jax.random.key(0), params), params, jax.random.key(0))[1:]

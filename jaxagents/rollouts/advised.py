@@ -1,4 +1,4 @@
-"""Rollouts with what a script says of the actions of every state, and with rewards that are made of it."""
+"""Rollouts with a script's advice on the actions of every state, and with rewards made from it."""
 
 from collections.abc import Callable
 
@@ -20,21 +20,21 @@ def make_advised_collector(
     reset_pool: int | None = None,
     level: int | None = None,
 ) -> Collector:
-    """Makes a collector in which a script says what each action is worth, beside what the world says.
+    """Makes a collector in which a script gives a value for each action, besides the rewards of the world.
 
     Args:
-        environment: single instance, of discrete actions.
-        policy: acts; it does not see the advice.
-        advice: `(observation [T, B, ...]) -> float32 [T, B, A]`, in units of the value; null for none.
-        shaping: `(transition) -> [T, B]`, added to the rewards, see `ops.advice_rewards`; null for nothing.
+        environment: single instance with discrete actions.
+        policy: policy that acts, without seeing the advice.
+        advice: `(observation [T, B, ...]) -> float32 [T, B, A]`, in units of the value; null: no advice.
+        shaping: `(transition) -> [T, B]`, added to the rewards, see `ops.advice_rewards`; null: nothing.
         num_envs: see `make_rollout_collector`.
         num_steps: see `make_rollout_collector`.
         reset_pool: see `make_rollout_collector`.
         level: see `make_rollout_collector`.
 
     Returns:
-        The collector. Its batches are `Rollout`s with `extras["heuristic_values"]`, what the advice is; metrics are
-        those of the world without added rewards.
+        The collector. Its batches are `Rollout`s with the advice as `extras["heuristic_values"]`; metrics are those of
+        the world without added rewards.
 
     Raises:
         ValueError: actions are not discrete, or the advice is not one number for each of them.

@@ -1,4 +1,4 @@
-"""Cross-play: teams whose members were trained apart, as in ad-hoc teamwork and zero-shot coordination."""
+"""Cross-play: teams whose members were trained separately, as in ad-hoc teamwork and zero-shot coordination."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from jaxagents.types import Array, Carry, Environment, Params, Policy, PolicyInp
 
 @struct.dataclass
 class _OneAmongOthers:
-    """The first agent acts by one distribution, the others by another one.
+    """The first agent acts by one distribution, the others by another.
 
     Attributes:
-        one: distribution of all agents, of which the first one counts.
-        others: distribution of all agents, of which the first one does not count.
-        agent_axis: of an action, counted from the end.
+        one: distribution of all agents, used for the first one.
+        others: distribution of all agents, used for all except the first.
+        agent_axis: agent axis of an action, counted from the end.
     """
 
     one: Any
@@ -49,15 +49,15 @@ def make_cross_play(
     """Makes a function that plays every policy with every other one: `M[i, j]`, agent 0 of i in a team of j.
 
     Args:
-        environment: of a team, single instance.
-        policy: of the whole team, with shared or separate parameters.
-        num_episodes: E, of every pair, on the same tasks.
-        greedy: True takes the mode of the distribution, False samples.
+        environment: environment of a team, single instance.
+        policy: policy of the whole team, with shared or separate parameters.
+        num_episodes: E, number of episodes of every pair, on the same tasks.
+        greedy: whether to take the mode of the distribution instead of sampling.
         level: difficulty of the tasks.
 
     Returns:
         `(params, key) -> dict` of float32 `[P, P, E]`, the results of `rollouts.evaluate.make_evaluator`; the leaves of
-        the parameters have a leading axis of the P policies. The diagonal is self-play.
+        the parameters have a leading axis for the P policies. The diagonal is self-play.
 
     Raises:
         ValueError: there is no team, or `num_episodes` is not positive.

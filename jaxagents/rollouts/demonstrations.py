@@ -1,4 +1,4 @@
-"""Demonstrations of array worlds: fixed sets of experience that are made by a seed, and labels of an expert."""
+"""Demonstrations in array worlds: fixed sets of experience, determined by a seed, and an expert's labels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,21 +39,21 @@ def make_demonstrations(
     seed: int = 0,
     level: int | None = None,
 ) -> Callable[[], Transition]:
-    """Makes the function that lets a policy play, always the same episodes.
+    """Makes a function that lets a policy play, always the same episodes.
 
     Args:
-        environment: of arrays, single instance.
-        behavior: who plays: a scripted expert of `policies.scripted`, or a checkpoint that `training.load.load_policy`
-            gives.
-        num_rows: E, environments side by side.
-        num_steps: T, of each of them, over the ends of episodes; the last episode of a row may be cut.
-        noise: probability, per step, of an action drawn at random in place of the policy's: 0 gives experts, 0.5 or so
-            medium players, 1 random ones; a list is gone through row by row, which gives mixed data.
-        seed: of tasks and actions.
+        environment: array environment, single instance.
+        behavior: policy that plays: a scripted expert of `policies.scripted`, or a checkpoint from
+            `training.load.load_policy`.
+        num_rows: E, number of parallel environments.
+        num_steps: T, number of steps in each of them, across episode ends; the last episode of a row may be cut.
+        noise: probability per step of a random action instead of the policy's: 0 gives experts, about 0.5 medium
+            players, 1 random ones; rows cycle through a list, which gives mixed data.
+        seed: seed of tasks and actions.
         level: difficulty of the tasks.
 
     Returns:
-        `() -> Transition` with leaves `[T, E, ...]`; continuous actions are those before squashing. It can be traced.
+        `() -> Transition` with leaves `[T, E, ...]`; continuous actions are unsquashed. It can be traced.
 
     Raises:
         ValueError: a size is not positive, `noise` is not a probability, or continuous actions have no bounds.
@@ -77,12 +77,12 @@ def make_demonstrations(
 def make_labelled_collector(
     environment: Environment, policy: Policy, *, expert: Behavior, num_envs: int, num_steps: int
 ) -> Collector:
-    """Makes a collector in which the policy acts, and an expert says what it would have done (DAgger).
+    """Makes a collector in which the policy acts, and an expert labels each step with its action (DAgger).
 
     Args:
         environment: single instance.
-        policy: acts.
-        expert: feed-forward; its modes are the actions of the batches.
+        policy: policy that acts.
+        expert: feed-forward behaviour, whose modes are the actions of the batches.
         num_envs: see `make_rollout_collector`.
         num_steps: see `make_rollout_collector`.
 
@@ -92,7 +92,8 @@ def make_labelled_collector(
     References:
         Ross, Gordon and Bagnell (2011), A reduction of imitation learning to no-regret online learning, algorithm 3.1.
 
-    Deviation: the learner acts from the first round on (the paper's beta is 0), as the paper's experiments find best.
+    Deviation: the learner acts from the first round on (the paper's beta is 0), the best choice in the paper's
+        experiments.
     """
     inner = make_rollout_collector(environment, policy, num_envs=num_envs, num_steps=num_steps)
     labels = as_policy(expert.policy) if isinstance(expert.policy, ActorCritic) else expert.policy
@@ -108,10 +109,10 @@ def make_labelled_collector(
 
 
 def _with_random_actions(policy: Policy, action_space: Discrete | Box, share: Array) -> Policy:
-    """Makes a policy of rows in which a share of the actions is random.
+    """Makes a policy for rows in which a share of the actions is random.
 
     Raises:
-        ValueError: the actions have no bounds to draw between.
+        ValueError: the actions have no bounds between which to draw.
     """
     if isinstance(action_space, Box) and not is_bounded(action_space):
         raise ValueError(f"`action_space` must be Discrete or a bounded Box for random actions, got {action_space}.")

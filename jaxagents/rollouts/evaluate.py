@@ -1,4 +1,4 @@
-"""Evaluation on fixed tasks with full episodes, and single episodes to look at."""
+"""Evaluation on fixed tasks with full episodes, and single episodes for inspection."""
 
 from collections.abc import Callable
 
@@ -27,16 +27,16 @@ def make_evaluator(
 
     Args:
         environment: single instance.
-        policy: acts.
-        num_episodes: E, episodes, each on a task of its own.
-        greedy: True takes the mode of the distribution, False samples.
-        max_steps: stops unfinished episodes; null takes the environment's bound.
+        policy: policy that acts.
+        num_episodes: E, number of episodes, each on a separate task.
+        greedy: whether to take the mode of the distribution instead of sampling.
+        max_steps: number of steps after which unfinished episodes stop; null: the environment's limit.
         level: difficulty of the tasks.
 
     Returns:
-        `(params, key) -> dict` of float32 `[E]`: `episode_return`, `episode_length`, `finished` (1.0 where the episode
-        ended by itself), of teams `episode_return_agent_<number>`, and, where the world tells, `success` and those of
-        `info["metrics"]`. The same key gives the same tasks.
+        `(params, key) -> dict` of float32 `[E]`: `episode_return`, `episode_length`, `finished` (1.0 if the episode
+        ended by itself), for teams `episode_return_agent_<number>`, and, if the world reports them, `success` and the
+        entries of `info["metrics"]`. The same key gives the same tasks.
 
     Raises:
         ValueError: `num_episodes` is not positive, or the game has several streams of rewards.
@@ -103,13 +103,13 @@ def play_episode(
     max_steps: int | None = None,
     level: int | None = None,
 ) -> list[tuple[State, TimeStep]]:
-    """Plays one episode step by step on the host, to be looked at.
+    """Plays one episode step by step on the host, for inspection.
 
     Args:
         environment: single instance.
-        policy: acts.
-        params: of the policy.
-        key: fixes task and randomness.
+        policy: policy that acts.
+        params: parameters of the policy.
+        key: PRNG key, which fixes task and randomness.
         greedy: see `make_evaluator`.
         max_steps: see `make_evaluator`.
         level: see `make_evaluator`.

@@ -1,6 +1,6 @@
-"""Experience of simulators on the host, for the same compiled updates as experience of array programs.
+"""Experience from simulators on the host, for the same compiled updates as that from array programs.
 
-The program calls the host once per step of all simulators; the policy acts inside the program, as everywhere.
+The program calls the host once per step of all simulators; the policy acts inside the program, as elsewhere.
 """
 
 from collections.abc import Callable
@@ -46,16 +46,16 @@ class Simulators:
         self.session = int(np.random.SeedSequence().generate_state(1)[0]) % 2**31
         self.batch: HostBatch | None = None
         self.started = False
-        self.totals = np.zeros((2, num_envs), np.float32)  # Return and length of the episodes.
+        self.totals = np.zeros((2, num_envs), np.float32)  # Return and length of the running episodes.
 
     def reset(self, seeds: Array) -> TimeStep:
-        """Starts an episode in each, with seeds uint32 `[B]`."""
+        """Starts an episode in each simulator, with seeds uint32 `[B]`."""
         self.batch = self.batch or self._call("make", self.environment.make_batch, self.num_envs)
         self.started, self.totals[:] = True, 0.0
         return self._timestep("reset", self._call("reset", self.batch.reset, np.asarray(seeds, np.int64)))
 
     def step(self, action: Array) -> TimeStep:
-        """Steps each, with actions `[B, ...]`."""
+        """Steps each simulator, with actions `[B, ...]`."""
         raw = self._call("step", self.batch.step, np.asarray(action))
         self.totals += np.stack([raw.reward, np.ones_like(raw.reward)])
         timestep = self._timestep("step", raw)
@@ -64,7 +64,7 @@ class Simulators:
         return timestep
 
     def resume(self, session: Array, seeds: Array, timestep: TimeStep) -> tuple[np.ndarray, TimeStep, np.ndarray]:
-        """Returns whether episodes had to begin anew, since those of another process are gone; and where they stand."""
+        """Returns whether episodes had to restart, as those of another process are lost, and the current time steps."""
         here = self.started and bool(np.all(np.asarray(session) == self.session))
         timestep = jax.tree.map(np.asarray, timestep) if here else self.reset(seeds)
         return np.full(self.num_envs, not here), timestep, np.full(self.num_envs, self.session, np.int32)
@@ -76,7 +76,7 @@ class Simulators:
             self.batch, self.started = None, False
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a simulator, which fails in ways of its own, in one line of the run's."""
+        """Calls a simulator and turns any of its errors into an error of the run."""
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:
@@ -84,7 +84,7 @@ class Simulators:
             raise simulator_fault(self.environment.name, name, error) from error
 
     def _require_finite(self, action: Array, timestep: TimeStep) -> None:
-        """Refuses what is not finite and answers actions that are: no learning rate would mend it."""
+        """Refuses infinite or NaN results for finite actions, which no learning rate would fix."""
         seen = {"reward": timestep.reward, "observation": timestep.info["next_observation"]}
         for name, tree in seen.items():
             for leaf in jax.tree.leaves(tree):
@@ -111,7 +111,7 @@ class Simulators:
 
 
 def time_step_shapes(environment: HostEnvironment, num_envs: int) -> TimeStep:
-    """Returns the shapes and types of time steps of B simulators."""
+    """Returns the shapes and dtypes of time steps of B simulators."""
 
     def of(shape: tuple[int, ...], dtype: Any) -> Any:
         return jax.ShapeDtypeStruct((num_envs, *shape), jax.dtypes.canonicalize_dtype(dtype))
@@ -133,17 +133,17 @@ def make_host_collector(
 ) -> Collector:
     """Makes a collector whose batches are `Rollout`s of simulators on the host.
 
-    A run that goes on from a checkpoint starts new episodes: those that were under way are gone with the simulators.
+    A run that resumes from a checkpoint starts new episodes, because the simulators' running episodes are lost.
 
     Args:
-        environment: on the host.
-        policy: acts; its carry runs on between rollouts.
-        num_envs: B.
-        num_steps: T.
-        axis_name: mapped device axis; there must be none.
+        environment: environment that runs on the host.
+        policy: policy that acts; its carry continues between rollouts.
+        num_envs: B, number of simulators.
+        num_steps: T, number of steps.
+        axis_name: mapped device axis; must be None.
 
     Returns:
-        The collector; metrics as of `unroll.make_rollout_collector`.
+        The collector; metrics are those of `unroll.make_rollout_collector`.
 
     Raises:
         ValueError: a size is not positive, the environment is an array program, or there are several devices.
@@ -208,18 +208,18 @@ def make_host_evaluator(
     """Makes a function that plays whole episodes on seeds fixed by a key, see `evaluate.make_evaluator`.
 
     Args:
-        environment: on the host.
-        policy: acts.
-        num_episodes: E; rounded up to whole rounds of `num_envs`, of which the first E count.
-        greedy: True takes the mode of the distribution, False samples.
-        level: must be None; simulators have settings of their own.
-        num_envs: simulators, apart from those of training.
+        environment: environment that runs on the host.
+        policy: policy that acts.
+        num_episodes: E, rounded up to whole rounds of `num_envs`, of which the first E count.
+        greedy: whether to take the mode of the distribution instead of sampling.
+        level: must be None, because simulators have their own settings.
+        num_envs: number of simulators, separate from those of training.
 
     Returns:
-        `(params, key) -> dict` of float32 `[E]`; `success` is NaN for simulators that do not tell.
+        `(params, key) -> dict` of float32 `[E]`; `success` is NaN for simulators that do not report it.
 
     Raises:
-        ValueError: see `make_host_collector`; or there is a level.
+        ValueError: see `make_host_collector`; or `level` is not None.
     """
     require_host(environment, None)
     _require_no_level(environment, level)
@@ -268,19 +268,19 @@ def play_host_episode(
     max_steps: int | None = None,
     level: int | None = None,
 ) -> list[tuple[None, TimeStep]]:
-    """Plays one episode of a simulator step by step, to be looked at, see `evaluate.play_episode`.
+    """Plays one episode of a simulator step by step, for inspection, see `evaluate.play_episode`.
 
     Args:
-        environment: on the host.
-        policy: acts.
-        params: of the policy.
-        key: fixes the seed of the simulator and the randomness of the policy.
+        environment: environment that runs on the host.
+        policy: policy that acts.
+        params: parameters of the policy.
+        key: PRNG key, which fixes the seed of the simulator and the randomness of the policy.
         greedy: see `make_host_evaluator`.
-        max_steps: cuts the episode; None: the simulator's bound.
+        max_steps: number of steps after which the episode is cut; None: the simulator's limit.
         level: must be None.
 
     Returns:
-        None, where states of array programs stand, and time steps from the reset to the end.
+        Pairs of None, instead of the state of an array program, and the time steps from the reset to the end.
 
     Raises:
         ValueError: see `make_host_evaluator`.
@@ -304,7 +304,7 @@ def play_host_episode(
         for step in range(environment.max_steps if max_steps is None else max_steps):
             carry, previous, action = choose(jnp.int32(step), timestep, carry, previous)
             timestep = simulators.step(action)
-            # Where it is over, the simulator stands at the next episode already.
+            # At the end, the simulator has already started the next episode.
             frames.append((None, _first_row(timestep.replace(observation=timestep.info["next_observation"]))))
             if timestep.terminated[0] | timestep.truncated[0]:
                 break
@@ -323,7 +323,7 @@ def _require_no_level(environment: HostEnvironment, level: int | None) -> None:
 
 
 def require_host(environment: Any, axis_name: str | None) -> None:
-    """Refuses array programs, and several devices: the host is called from one."""
+    """Refuses array programs, and several devices, because only one can call the host."""
     if not isinstance(environment, HostEnvironment):
         raise ValueError(
             f"`environment` must be on the host for this collector, got {environment.name}; try collector=rollout "
@@ -334,7 +334,7 @@ def require_host(environment: Any, axis_name: str | None) -> None:
 
 
 def _success_rate(after: TimeStep) -> Mean:
-    """Returns the mean over the episodes that ended and whose simulator tells whether they succeeded."""
+    """Returns the mean over the episodes that ended in simulators that report success."""
     counted = (after.terminated | after.truncated) & jnp.isfinite(after.info["success"])
     total = jnp.sum(jnp.where(counted, after.info["success"], 0.0))
     return Mean(total=total, count=jnp.sum(counted, dtype=jnp.float32))

@@ -1,4 +1,4 @@
-"""Rollouts on given levels, every one of which is played again when its episode is over."""
+"""Rollouts on given levels, each of which is played again when its episode is over."""
 
 from typing import Any
 
@@ -40,18 +40,18 @@ class LevelRolloutState:
 def make_level_collector(environment: Environment, policy: Policy, *, num_envs: int, num_steps: int) -> Collector:
     """Makes a collector that acts with `{"params", "levels"}` and plays level i in environment i.
 
-    Every rollout begins with resets to its levels, and so does every episode in it: rollouts should be longer than
-    episodes.
+    Every rollout begins with resets to its levels, and so does every episode in it; rollouts should therefore be longer
+    than episodes.
 
     Args:
-        environment: of one agent, without automatic resets; its tasks are the levels.
-        policy: feed-forward.
-        num_envs: B, over all devices, and of levels.
-        num_steps: T.
+        environment: environment of one agent, without automatic resets; its tasks are the levels.
+        policy: feed-forward policy.
+        num_envs: B, number of environments and levels, over all devices.
+        num_steps: T, number of steps.
 
     Returns:
-        The collector. Batches are `Rollout`s with `extras["success"]`, zeros where the world does not say, and
-        `extras["metrics"]` where it tells numbers of its own; metrics are those of rollouts.
+        The collector. Batches are `Rollout`s with `extras["success"]`, zeros if the world does not report it, and
+        `extras["metrics"]` if it reports other numbers; metrics are those of rollouts.
 
     Raises:
         ValueError: a size is not positive, the policy has a memory, or there are several agents or players.

@@ -15,11 +15,11 @@ from jaxagents.types import Array, Collector, Environment, Metrics, Params, Poli
 
 
 def make_opponent(policy: Policy, params: Params) -> Opponent:
-    """Makes a policy the opponent of `against`: it draws its actions.
+    """Turns a policy into an opponent for `against`, by drawing its actions.
 
     Args:
-        policy: without memory.
-        params: of the policy.
+        policy: policy without memory.
+        params: parameters of the policy.
 
     Returns:
         `(key, observation, action_mask) -> action`.
@@ -48,26 +48,29 @@ def make_opponents_collector(
     num_opponents: int = 4,
     weights: Callable[[opponents.OpponentPool], Array] = opponents.uniform,
 ) -> Collector:
-    """Makes a collector of rollouts of one player, in a seat drawn per game, against members of a pool.
+    """Makes a collector of rollouts of one player, in a random seat per game, against members of a pool.
 
-    The environments are split into `num_opponents` groups; every rollout draws an opponent for each, and begins new
-    games: a game is played against one opponent. `transition.extras["opponent"]` (int32 `[T, B]`) is its place.
+    The environments are split into `num_opponents` groups; every rollout draws an opponent for each group, and starts
+    new games, so that a game is played against one opponent. `transition.extras["opponent"]` (int32 `[T, B]`) is its
+    place in the pool.
 
     Args:
-        environment: a game of two players who take turns.
-        policy: acts, for either player; without memory.
-        num_envs: B, over all devices; a multiple of `num_opponents`, as the environments of a device are of
-            `num_envs / num_opponents`.
-        num_steps: T, moves of the learner; several games, as those that the end cuts are not counted.
-        num_opponents: drawn per rollout.
-        weights: of the members of a pool, see `ops.opponents`.
+        environment: turn-based game with two players.
+        policy: policy that acts for either player, without memory.
+        num_envs: B, over all devices; a multiple of `num_opponents`, as the number on each device is of `num_envs /
+            num_opponents`.
+        num_steps: T, number of the learner's moves; should cover several games, because games cut by the end are not
+            counted.
+        num_opponents: number of opponents drawn per rollout.
+        weights: weights of the members of a pool, see `ops.opponents`.
 
     Returns:
         The collector; it acts with `{"params": of the learner, "pool": OpponentPool}`, see
         `learners.opponents.with_opponents`. Metrics are those of rollouts.
 
     Raises:
-        ValueError: a size is not positive or does not divide, the policy has a memory, or it is no game of two.
+        ValueError: a size is not positive or does not divide, the policy has a memory, or the game is not for two
+            players.
     """
     if num_opponents < 1 or num_envs % num_opponents:
         raise ValueError(

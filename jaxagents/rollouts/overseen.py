@@ -1,4 +1,4 @@
-"""Rollouts in which an overseer takes over where the policy would do something bad."""
+"""Rollouts in which an overseer takes over when the policy would act badly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,20 +26,20 @@ from jaxagents.types import (
     State,
 )
 
-_SURE = 50.0  # Logit of the action that is executed: nothing else is drawn.
+_SURE = 50.0  # Logit of the executed action, so that no other one is drawn.
 
 
 @struct.dataclass
 class Oversight:
-    """What an overseer remembers, and what it did in the step before.
+    """Memory of an overseer, and what it did in the previous step.
 
     Attributes:
         novice: carry of the policy.
-        in_control: bool `[B]`, the overseer acts in the next step of the episode, too.
-        streak: int32 `[B]`, steps in a row, since it took over, in which the policy would have done well.
-        novice_action: int32 `[B]`, what the policy would have done.
-        intervened: bool `[B]`, the overseer acted.
-        started: bool `[B]`, and had not acted in the step before.
+        in_control: bool `[B]`, whether the overseer also acts in the next step of the episode.
+        streak: int32 `[B]`, number of consecutive good proposals of the policy since the overseer took over.
+        novice_action: int32 `[B]`, action that the policy proposed.
+        intervened: bool `[B]`, whether the overseer acted.
+        started: bool `[B]`, whether the overseer acted but had not acted in the previous step.
     """
 
     novice: Carry
@@ -63,28 +63,28 @@ def make_overseen_collector(
     reset_pool: int | None = None,
     level: int | None = None,
 ) -> Collector:
-    """Makes a collector in which an overseer acts where the policy would do something bad, and for a while after.
+    """Makes a collector in which an overseer acts when the policy would act badly, and for a while afterwards.
 
-    The policy proposes the mode of its distribution. The overseer takes over where the proposal costs more than
-    `tolerance` above the least, and gives back once proposals have been good `release` times in a row. It does what
-    costs least, and what is proposed where that costs no more. Evaluations are not overseen.
+    The policy proposes the mode of its distribution. The overseer takes over if the proposal costs more than
+    `tolerance` above the least cost, and returns control once proposals have been good `release` times in a row. It
+    takes the action of least cost, or the proposal if that is as cheap. Evaluations are not overseen.
 
     Args:
-        environment: single instance, of discrete actions.
-        policy: the novice.
-        cost_to_go: `(observation [T, B, ...]) -> float32 [T, B, A]`, of each action and all that follows at best.
-        tolerance: in units of the cost; below 0, the overseer acts in every step.
-        release: at least 1.
-        keep_rewards: False hides the rewards of the world from the learner.
+        environment: single instance with discrete actions.
+        policy: policy to be overseen, the novice.
+        cost_to_go: `(observation [T, B, ...]) -> float32 [T, B, A]`, least cost of each action and everything after it.
+        tolerance: tolerance, in units of the cost; below 0, the overseer acts in every step.
+        release: number of good proposals in a row after which control is returned, at least 1.
+        keep_rewards: whether the learner sees the rewards of the world.
         num_envs: see `make_rollout_collector`.
         num_steps: see `make_rollout_collector`.
         reset_pool: see `make_rollout_collector`.
         level: see `make_rollout_collector`.
 
     Returns:
-        The collector. Actions of its `Rollout`s are those that were executed; `extras` are `novice_action` (int32
-        `[T, B]`), `intervened` and `td_mask` (bool `[T, B]`), False in the first step of every intervention: the policy
-        is not to learn what its own action leads to from what the overseer's led to. Metrics are those of rollouts and
+        The collector. Actions in its `Rollout`s are the executed ones; `extras` are `novice_action` (int32 `[T, B]`),
+        `intervened` and `td_mask` (bool `[T, B]`), which is False in the first step of every intervention, so that the
+        policy does not attribute the results of the overseer's action to its own. Metrics are those of rollouts and
         `overseer_rate`, the share of steps in which the overseer acted.
 
     Raises:
@@ -94,7 +94,7 @@ def make_overseen_collector(
         Peng, Mo, Duan, Li and Zhou (2023), "Learning from Active Human Involvement through Proxy Value Propagation",
         section 3.1.
 
-    Deviation: a script that knows the costs oversees, not a person.
+    Deviation: the overseer is a script that knows the costs, not a person.
     """
     space = environment.action_space
     if not isinstance(space, Discrete) or environment.num_agents:
@@ -132,7 +132,7 @@ def make_overseen_collector(
 def _overseen(
     novice: Policy, num_actions: int, cost_to_go: Callable[[Array], Array], tolerance: float, release: int
 ) -> Policy:
-    """Makes the policy that does what is executed; for the single steps of rollouts."""
+    """Makes the policy of the executed actions, for the single steps of rollouts."""
 
     def initial_carry(batch_shape: tuple[int, ...]) -> Oversight:
         no, zero = jnp.zeros(batch_shape, bool), jnp.zeros(batch_shape, jnp.int32)

@@ -1,4 +1,4 @@
-"""Experience of a population: every member acts in environments of its own."""
+"""Experience of a population: every member acts in its own environments."""
 
 from collections.abc import Callable
 
@@ -11,17 +11,17 @@ from jaxagents.types import Array, Collector, Environment, Metrics, Params, Poli
 def make_population_collector(
     environment: Environment, policy: Policy, *, inner: Callable[..., Collector], num_members: int
 ) -> Collector:
-    """Makes a collector of P batches side by side, for `learners.population.population`.
+    """Makes a collector of P parallel batches, for `learners.population.population`.
 
     Args:
         environment: single instance.
-        policy: of a member.
+        policy: policy of a member.
         inner: `(environment, policy) -> Collector` of a member.
-        num_members: P, at least 1.
+        num_members: P, number of members, at least 1.
 
     Returns:
         The collector: params and batches have a leading axis of size P, metrics are means over all members, and the
-        steps of all members count.
+            steps of all members count.
 
     Raises:
         ValueError: `num_members` is not positive.
@@ -31,7 +31,7 @@ def make_population_collector(
     collector = inner(environment, policy)
 
     def init(key: Array, params: Params) -> State:
-        # The axis of the environments stays the first: devices split it.
+        # The environment axis stays first, because devices split it.
         return jax.vmap(lambda k: collector.init(k, params), out_axes=1)(jax.random.split(key, num_members))
 
     def collect(state: State, params: Params, key: Array) -> tuple[State, PyTree, Metrics]:

@@ -40,23 +40,24 @@ def make_reset_free_collector(
 ) -> Collector:
     """Makes a collector of attempts at two tasks in turn, without resets in between.
 
-    To the learner, ends of attempts are those of episodes: after success nothing follows, and an attempt that was given
-    up bootstraps from what was reached under its own task.
+    For the learner, attempts end like episodes: nothing follows a success, and an attempt that was given up bootstraps
+    from the state that it reached under its own task.
 
     Args:
-        environment: see `reset_free`; evaluations play it as it is.
-        policy: acts, without a memory of the step before.
+        environment: see `reset_free`; evaluations play it unchanged.
+        policy: policy that acts, without memory of the previous step.
         first: see `reset_free`.
         second: see `reset_free`.
         judge: see `reset_free`.
         reset_every: see `reset_free`.
-        discount: of `extras["return_to_go"]`, the rewards up to the end of the attempt or of the rollout.
+        discount: discount of `extras["return_to_go"]`, the rewards up to the end of the attempt or of the rollout.
         num_envs: see `make_rollout_collector`.
         num_steps: see `make_rollout_collector`.
 
     Returns:
-        The collector. Metrics, over the attempts that ended: `success_rate`, those in which the world saw a success at
-        the end, and, over those that ended as successes, `false_positives`, those in which it did not.
+        The collector. Metrics, over the attempts that ended: `success_rate`, those with a success at the end according
+        to the world, and, over those that ended as successes, `false_positives`, those without one according to the
+        world.
     """
     practice = reset_free(environment, first, second, judge=judge, reset_every=reset_every)
     acting: Policy = as_policy(policy) if isinstance(policy, ActorCritic) else policy

@@ -35,15 +35,15 @@ from jaxagents.types import (
 
 @struct.dataclass
 class RolloutState:
-    """Where B environments stand; every leaf has the environment axis first.
+    """State of B environments; every leaf has the environment axis first.
 
     Attributes:
         environment: states of the environments.
-        timestep: their last time steps; its observation is the one to act on.
+        timestep: last time steps, whose observations are the ones to act on.
         carry: recurrent carry of the policy.
-        first: bool `[B]`, the observation is the first of an episode.
-        previous_action: of the step before, whatever the episode.
-        index: int32 `[B]`, global index of each environment; random streams are folded in by it.
+        first: bool `[B]`, whether the observation is the first of an episode.
+        previous_action: action of the previous step, even of another episode.
+        index: int32 `[B]`, global index of each environment, from which its random stream is derived.
     """
 
     environment: State
@@ -67,15 +67,16 @@ def make_rollout_collector(
 
     Args:
         environment: single instance; batching, automatic resets and episode statistics are added here.
-        policy: acts; its carry runs on between rollouts.
-        num_envs: B, over all devices.
-        num_steps: T.
-        reset_pool: see `vectorize`; never more than the rollout has steps, so that short ones draw no resets in vain.
+        policy: policy that acts; its carry continues between rollouts.
+        num_envs: B, number of environments over all devices.
+        num_steps: T, number of steps.
+        reset_pool: see `vectorize`; at most the number of steps, so that short rollouts do not draw unused resets.
         level: difficulty of the tasks.
 
     Returns:
-        The collector. Metrics, over the episodes that ended: `episode_return`, `episode_length` and, where the world
-        tells, `success_rate` and those of `info["metrics"]`; counts: `episodes` that ended and `env_steps`.
+        The collector. Metrics, over the episodes that ended: `episode_return`, `episode_length` and, if the world
+        reports them, `success_rate` and the entries of `info["metrics"]`; counts: `episodes` that ended and
+        `env_steps`.
 
     Raises:
         ValueError: a size is not positive, the game has several players and is not `alternating` or `against`, or
@@ -122,7 +123,7 @@ def make_rollout_collector(
             )
             masks = {"agent_mask": before.info["agent_mask"]} if "agent_mask" in before.info else {}
             acted = (policy_input, action, distribution, masks)
-            # Of the time step, all that is read below but what the next input holds.
+            # Everything of the time step that is read below, except what the next input holds.
             result = after.replace(observation=None, action_mask=None)
             return pack_rows(following, num_axes=1), pack_rows((acted, state.carry, result), num_axes=1)
 
@@ -150,7 +151,7 @@ def begin_rollout(environment: PyTree, timestep: TimeStep, carry: Carry, previou
 
 
 def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: TimeStep, **extras: Any) -> Transition:
-    """Makes the record of a step: the input of the policy, what it did, and what came of it."""
+    """Makes the record of a step: the policy's input, its action, and the result."""
     names = ("perspective", "next_action_mask", "next_agent_mask")
     return Transition(
         observation=inputs.observation,
@@ -172,7 +173,7 @@ def make_transition(inputs: PolicyInput, action: Array, log_prob: Array, after: 
 def make_policy_input(
     timestep: TimeStep, first: Array, previous_action: Array, noise: PyTree | None = None
 ) -> PolicyInput:
-    """Makes the policy input of the step that environments stand before, leaves `[B, ...]`."""
+    """Makes the policy input for the next step of the environments, leaves `[B, ...]`."""
     action, reward = clear_first(first, (previous_action, timestep.reward))
     return PolicyInput(
         observation=timestep.observation,
@@ -189,17 +190,17 @@ def _policy_input(state: RolloutState, noise: PyTree) -> PolicyInput:
 
 
 def draw_policy_noise(policy: Policy, state: RolloutState, key: Array, num_steps: int) -> PyTree:
-    """Draws what the policy reads besides, `[T, B, ...]`, one stream per environment; None for most."""
+    """Draws the policy's noise inputs, `[T, B, ...]`, with one stream per environment; None for most policies."""
     if policy.draw_noise is None:
         return None
-    # Beside the streams of actions, whose keys are folded from `key` itself.
+    # Separate from the streams of actions, whose keys are folded from `key` itself.
     policy_key = jax.random.fold_in(key, jnp.uint32(2**32 - 1))
     keys = jax.vmap(lambda index: jax.random.fold_in(policy_key, index))(state.index)
     return jax.vmap(lambda key: policy.draw_noise(key, num_steps), out_axes=1)(keys)
 
 
 def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: Array, num_steps: int) -> PyTree:
-    """Draws the noise of all actions of a rollout, `[T, B, ...]`, one stream per environment."""
+    """Draws the noise of all actions of a rollout, `[T, B, ...]`, with one stream per environment."""
     noise = draw_policy_noise(policy, state, key, 1)
     noise = jax.tree.map(lambda leaf: leaf[0], noise)
     _, distribution = jax.eval_shape(
@@ -210,7 +211,7 @@ def draw_action_noise(policy: Policy, params: Params, state: RolloutState, key: 
 
 
 def _count_experience(timestep: TimeStep) -> dict[str, Count]:
-    """Counts what was played, from time steps with leaves `[T, B, ...]`."""
+    """Counts the experience in time steps with leaves `[T, B, ...]`."""
     ended = timestep.terminated | timestep.truncated
     return {"episodes": Count(jnp.sum(ended, dtype=jnp.int32)), "env_steps": Count(jnp.int32(ended.size))}
 

@@ -1,4 +1,4 @@
-"""Going back while acting: a step that went wrong is taken back, and another action is tried in its place."""
+"""Backtracking while acting: a step that went wrong is taken back, and another action is tried instead."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,18 +20,18 @@ from jaxagents.types import Array, Environment, LanguagePolicy, Params, State, T
 
 @struct.dataclass
 class _Search:
-    """Where B searches are, after so many steps.
+    """State of B searches after a number of steps.
 
     Attributes:
-        node: state and time step of the world, and positions of the conversation, leaves `[B, ...]`.
-        number: int32, steps so far.
-        live: bool `[B]`, not over.
-        back: bool `[B]`, the last step was taken back.
-        branches: int32 `[B]`, begun so far.
-        seen: uint32 `[B, S]`, fingerprints of the states that steps were taken from.
-        actions: int32 `[B, S, M]`, words of their actions.
+        node: state and time step of the world, and positions in the conversation, leaves `[B, ...]`.
+        number: int32, number of steps so far.
+        live: bool `[B]`, whether the search is not over.
+        back: bool `[B]`, whether the last step was taken back.
+        branches: int32 `[B]`, number of branches begun so far.
+        seen: uint32 `[B, S]`, fingerprints of the states in which steps were taken.
+        actions: int32 `[B, S, M]`, words of the actions of these steps.
         success: bool `[B]`.
-        steps: int32 `[B]`, those that were taken back included.
+        steps: int32 `[B]`, number of steps, including those that were taken back.
     """
 
     node: tuple[State, TimeStep, Array]
@@ -46,7 +46,7 @@ class _Search:
 
 
 class _Rules(NamedTuple):
-    """What stays the same in a search, see `make_backtracking`."""
+    """The constants of a search, see `make_backtracking`."""
 
     environment: Environment
     policy: LanguagePolicy
@@ -68,27 +68,28 @@ def make_backtracking(
     max_draws: int = 8,
     judge: Callable[[Environment, LanguagePolicy], Verifier] | None = None,
 ) -> Callable[..., dict[str, Array]]:
-    """Makes the search in which the policy takes back steps that went wrong, as long as it has branches left.
+    """Makes a search in which the policy takes back steps that went wrong, as long as it has branches left.
 
-    A step went wrong where it ended the episode without success, was no action of the world, was taken from the same
-    situation before, or, with a judge, has a score of at most a half. The world is set back to the state before it,
-    the actions that were tried in this situation are forbidden, and another one is drawn.
+    A step went wrong if it ended the episode without success, was not an action of the world, was taken before in the
+    same situation, or, with a judge, has a score of at most 0.5. The world is reset to the state before it, the actions
+    tried in this situation are forbidden, and another one is drawn.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: acts; sees nothing of its earlier turns.
-        num_branches: B, ways that are begun, the first one included; 1 never goes back.
-        max_steps: of the world, over all branches; None for `num_branches` whole episodes.
-        restart: goes back to the start, and only from the end of a failed episode: B independent attempts.
-        max_draws: how often an action that is not forbidden is asked for; then the last one is taken.
-        judge: `(environment, policy) -> Verifier`, see `language.verifiers`; what it plays does not count as steps.
+        environment: text world with one seat, single instance.
+        policy: policy that acts, without seeing its earlier turns.
+        num_branches: B, number of branches, including the first one; with 1 there is no backtracking.
+        max_steps: greatest number of steps in the world, over all branches; None for `num_branches` whole episodes.
+        restart: whether to return to the start, and only at the end of a failed episode: B independent attempts.
+        max_draws: number of draws of an action that is not forbidden; then the last one is taken.
+        judge: `(environment, policy) -> Verifier`, see `language.verifiers`; the steps that it plays do not count.
 
     Returns:
-        `(params, key, index int32 [n], task) -> results` of tasks with leaves `[n, ...]`, float32 `[n]` each:
+        `(params, key, index int32 [n], task) -> results` for tasks with leaves `[n, ...]`, each float32 `[n]`:
         `success`, `episode_length` (steps of all branches), `branches`.
 
     Raises:
-        ValueError: a count is not positive, not a text world of one seat, or the policy sees earlier turns.
+        ValueError: a count is not positive, the world is not a text world with one seat, or the policy sees earlier
+            turns.
 
     References:
         Zhou et al. (2024), "Enhancing the General Agent Capabilities of Low-Parameter LLMs through Tuning and
@@ -153,7 +154,7 @@ def make_backtracking(
 def _try_step(
     rules: _Rules, params: Params, keys: Array, chat: Conversation, search: _Search
 ) -> tuple[Conversation, State, tuple[State, TimeStep], Array, Array]:
-    """Acts in every row: conversation, state before, what follows, words of the action, and whether it went wrong."""
+    """Acts in every row; returns conversation, previous state, successor, words of the action, and if it went wrong."""
     state, timestep, position = search.node
     step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, search.number)
     tried = _tried(rules, search)
@@ -178,7 +179,7 @@ def _go_on(
     action: Array,
     went_wrong: Array,
 ) -> _Search:
-    """Takes back steps that went wrong while there are branches left, and goes on from the others."""
+    """Takes back steps that went wrong while there are branches left, and continues from the others."""
     over, success = after[1].terminated | after[1].truncated, after[1].info["success"]
     back = search.live & went_wrong & ~success & (search.branches < rules.num_branches)
     return search.replace(
@@ -213,7 +214,7 @@ def _is_among(action: Array, tried: Array) -> Array:
 def _draw(
     rules: _Rules, params: Params, chat: Conversation, observation: Array, keys: Array, tried: Array, search: _Search
 ) -> tuple[Conversation, Any, Array, Array]:
-    """Draws actions, where a step was taken back until one was not tried: conversations, turns, words, if parsed."""
+    """Draws actions, after backtracking until one is new; returns conversations, turns, words, and if parsed."""
 
     def draw(number: Array | int) -> tuple[Conversation, Any, Array, Array]:
         both = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 2))(keys)
@@ -245,22 +246,22 @@ def make_backtracking_evaluator(
     held_out: bool = True,
     **options: Any,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes the evaluation of a language policy that takes steps back, on fixed tasks.
+    """Makes the evaluation of a language policy with backtracking, on fixed tasks.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: acts.
-        num_episodes: tasks, each searched once.
-        greedy: must be false: the most probable action would be drawn again and again.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        **options: further ones of `make_backtracking`.
+        environment: text world with one seat, single instance.
+        policy: policy that acts.
+        num_episodes: number of tasks, each searched once.
+        greedy: must be False, because the most probable action would be drawn again and again.
+        level: level of the tasks; tasks cycle through a list.
+        held_out: whether to use tasks that training never sees.
+        **options: further arguments of `make_backtracking`.
 
     Returns:
         `(params, key) -> results`, see `make_backtracking`.
 
     Raises:
-        ValueError: `greedy`, or see `make_backtracking`.
+        ValueError: `greedy` is True, or see `make_backtracking`.
     """
     if greedy:
         raise ValueError("`greedy` must be false where another action is tried, got true; try greedy=False.")

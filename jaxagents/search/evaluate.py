@@ -1,4 +1,4 @@
-"""Evaluation of whoever plans every action: shooting, and tree searches in games and in learned models."""
+"""Evaluation with planning of every action: shooting, and tree searches in games and in learned models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,14 +27,14 @@ def make_planning_evaluator(
     greedy: bool = True,
     level: int | None = None,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes a function that plays whole episodes on tasks fixed by a key, every action of them planned.
+    """Makes a function that plays whole episodes on tasks fixed by a key, with every action planned.
 
     Args:
         environment: single instance.
-        policy: that the planner may ask.
+        policy: policy that the planner may use.
         planner: `(environment, policy) -> Planner`.
-        num_episodes: E, each on a task of its own.
-        greedy: not used; how much chance there is in a plan is the planner's.
+        num_episodes: E, number of episodes, each on a separate task.
+        greedy: not used; the planner decides how random a plan is.
         level: difficulty of the tasks.
 
     Returns:
@@ -78,12 +78,12 @@ def make_game_planner(
     num_simulations: int,
     max_depth: int | None = None,
 ) -> Planner:
-    """Makes the planner that searches a game as both players would play it, whoever the other player is.
+    """Makes a planner that searches a game as both players would play it, whoever the opponent is.
 
     Args:
-        environment: the game for one agent (`environments.opponents.against`), in which episodes are played.
-        policy: guides the search.
-        game: the same as one stream of both players (`environments.wrappers.alternating`), which is searched.
+        environment: game for one agent (`environments.opponents.against`), in which episodes are played.
+        policy: policy that guides the search.
+        game: the same game as one stream of both players (`environments.wrappers.alternating`), which is searched.
         method: see `make_tree_search`.
         num_simulations: see `make_tree_search`.
         max_depth: see `make_tree_search`.
@@ -92,7 +92,7 @@ def make_game_planner(
         The planner.
 
     Raises:
-        ValueError: the environment is not a game against somebody, or see `make_tree_search`.
+        ValueError: the environment is not a game against an opponent, or see `make_tree_search`.
     """
     start = jax.eval_shape(lambda key: environment.reset(key, environment.sample_task(key)), jax.random.key(0))[0]
     if not hasattr(start, "seat"):
@@ -120,16 +120,16 @@ def make_model_planner(
     num_samples: int | None = None,
     proposal_scale: float = 1.0,
 ) -> Planner:
-    """Makes the planner that searches the model which a policy has learned: MuZero as it plays.
+    """Makes a planner that searches the model which a policy has learned, as MuZero plays.
 
     Args:
-        environment: in which episodes are played; only its observations are seen.
-        policy: the model.
+        environment: environment in which episodes are played; the planner only sees its observations.
+        policy: latent model that is searched.
         method: see `make_tree_search`.
         num_simulations: see `make_tree_search`.
         max_depth: see `make_tree_search`.
-        discount: per step, of the model's values.
-        num_samples: branches of every node, of continuous actions; None for all discrete ones.
+        discount: discount per step for the model's values.
+        num_samples: number of branches of every node, for continuous actions; None for all discrete actions.
         proposal_scale: see `sampled_actions`.
 
     Returns:

@@ -26,22 +26,22 @@ def make_model_predictive_policy(
     discount: float = 1.0,
     exploration_scale: float = 0.1,
 ) -> Policy:
-    """Makes the policy that tries sequences of actions in a model, and takes the first action of what it planned.
+    """Makes a policy that tries sequences of actions in a model, and takes the first action of its plan.
 
-    Its memory is the plan for the steps to come, where the next plan begins; an episode begins with zeros. Where it is
-    evaluated without chance, every step draws the same sequences around its plan.
+    Its memory is the plan for the following steps, from which the next plan starts; an episode starts with zeros. In
+    deterministic evaluations, every step draws the same sequences around its plan.
 
     Args:
-        observation_space: not used; that of the model.
-        action_space: a bounded vector.
-        dynamics: the model; its parameters are those of the policy.
-        update: `search.planning.cross_entropy` (CEM), `path_integral` (MPPI), or alike.
-        horizon: H, steps of a sequence. Paper: 30 or so.
-        num_candidates: N, sequences per iteration. Paper: 500.
-        num_iterations: of every step. Paper: 5.
-        num_particles: P, ways that things may go with a sequence in each member of the model. Paper: 20 in all.
-        scale: of the distribution that every step begins with, in units of half the range of an action.
-        discount: per step, of the rewards that are added up.
+        observation_space: not used; it is that of the model.
+        action_space: space of a bounded vector.
+        dynamics: model, whose parameters are those of the policy.
+        update: function such as `search.planning.cross_entropy` (CEM) or `path_integral` (MPPI).
+        horizon: H, length of a sequence. Paper: about 30.
+        num_candidates: N, number of sequences per iteration. Paper: 500.
+        num_iterations: number of iterations per step. Paper: 5.
+        num_particles: P, number of simulated outcomes of a sequence in each member of the model. Paper: 20 in total.
+        scale: scale of the initial distribution in every step, in units of half the range of an action.
+        discount: discount per step in the sum of rewards.
         exploration_scale: standard deviation of the action around the plan, before squashing. Paper: none.
 
     Returns:
@@ -55,8 +55,8 @@ def make_model_predictive_policy(
         algorithm 1 and section 5 (TS-infinity: a particle stays in its member of the ensemble).
         Williams et al. (2017), Information theoretic MPC for model-based reinforcement learning, algorithm 2.
 
-    Deviation: rewards and ends are foretold by the model, where the paper knows the rewards; the deviation of the
-        distribution is not bounded by the distance to the limits of the actions, sequences are clipped instead.
+    Deviation: the model predicts rewards and ends, whereas the paper knows the rewards; the standard deviation of the
+        distribution is not bounded by the distance to the limits of the actions; instead, sequences are clipped.
     """
     del observation_space
     sizes = {"horizon": horizon, "num_candidates": num_candidates, "num_iterations": num_iterations}
@@ -108,17 +108,17 @@ def expected_return(
     num_particles: int = 1,
     discount: float = 1.0,
 ) -> Array:
-    """Estimates the return of a sequence of actions, by particles each of which stays in one member of the model.
+    """Estimates the return of a sequence of actions by particles, each of which stays in one member of the model.
 
-    Rewards after a particle's end count for nothing.
+    Rewards after a particle's end do not count.
 
     Args:
-        dynamics: the model, of E members.
-        params: of the model.
+        dynamics: model with E members.
+        params: parameters of the model.
         key: PRNG key.
-        observation: float32 `[D]`, where it begins.
+        observation: float32 `[D]`, initial observation.
         actions: float32 `[H, A]`, before squashing.
-        num_particles: P, in each member.
+        num_particles: P, number of particles in each member.
         discount: per step.
 
     Returns:
@@ -137,7 +137,7 @@ def expected_return(
         _, rewards = jax.lax.scan(step, start, (jax.random.split(key, len(actions)), actions))
         return jnp.sum(rewards * discount ** jnp.arange(len(actions)))
 
-    members = jax.tree.map(lambda leaf: leaf[:, None], params)  # Each of them an ensemble of one.
+    members = jax.tree.map(lambda leaf: leaf[:, None], params)  # Each member becomes an ensemble of one.
     num_members = jax.tree.leaves(params)[0].shape[0]
     keys = jax.random.split(key, (num_members, num_particles))
     return jnp.mean(jax.vmap(jax.vmap(follow, (None, 0)))(members, keys))

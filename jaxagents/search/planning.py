@@ -15,7 +15,7 @@ Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
 class Planner(NamedTuple):
-    """What chooses actions with the state of the environment in its hands, of one instance; callers vmap.
+    """Functions that choose actions given the state of the environment, for one instance; callers vmap.
 
     Attributes:
         init: `() -> carry`, at the beginning of an episode.
@@ -37,19 +37,19 @@ def make_shooting_planner(
     scale: float = 0.5,
     discount: float = 1.0,
 ) -> Planner:
-    """Makes the planner that tries normally distributed sequences of actions, and takes the first action of their mean.
+    """Makes a planner that tries normally distributed sequences of actions, and takes the first action of their mean.
 
-    What was planned for the later steps is where the next step begins.
+    The next step starts from the plan for the later steps.
 
     Args:
-        environment: single instance with bounded continuous actions; it is its own model, chance included.
-        policy: not asked.
-        update: `cross_entropy` (CEM), `path_integral` (MPPI), or alike.
-        horizon: H, steps of a sequence.
-        num_candidates: N, sequences per iteration.
-        num_iterations: of every step.
-        scale: of the distribution that every step begins with, in units of half the range of an action.
-        discount: per step, of the rewards that are added up.
+        environment: single instance with bounded continuous actions; it is its own model, including its randomness.
+        policy: not used.
+        update: function such as `cross_entropy` (CEM) or `path_integral` (MPPI).
+        horizon: H, length of a sequence.
+        num_candidates: N, number of sequences per iteration.
+        num_iterations: number of iterations per step.
+        scale: scale of the initial distribution in every step, in units of half the range of an action.
+        discount: discount per step in the sum of rewards.
 
     Returns:
         The planner.
@@ -99,10 +99,10 @@ def make_shooting_planner(
 
 
 def bounded_box(space: Discrete | Box, *, scale: float, **sizes: int) -> Box:
-    """Returns the space of actions that shooting can try; refuses others, and budgets of nothing.
+    """Returns the action space if shooting can be used with it; refuses others, and budgets of zero.
 
     Args:
-        space: of the actions.
+        space: space of the actions.
         scale: see `shoot`.
         **sizes: budgets by name.
 
@@ -133,14 +133,14 @@ def shoot(
     """Computes the mean of normally distributed sequences of actions, after some updates towards better ones.
 
     Args:
-        score: `(key, sequence [H, D]) -> float32 []`, the higher the better; actions are in [-1, 1]. One key serves
-            all sequences of an iteration, so that what differs is what is done.
+        score: `(key, sequence [H, D]) -> float32 []`, the higher the better; actions are in [-1, 1]. All sequences of
+            an iteration share one key, so that only their actions differ.
         key: PRNG key.
-        mean: float32 `[H, D]`, of the sequences that are tried first.
+        mean: float32 `[H, D]`, mean of the first sequences.
         update: see `make_shooting_planner`.
-        num_candidates: N, sequences per iteration.
-        num_iterations: how often the distribution is updated.
-        scale: standard deviation that it begins with, in units of half the range of an action.
+        num_candidates: N, number of sequences per iteration.
+        num_iterations: number of updates of the distribution.
+        scale: initial standard deviation, in units of half the range of an action.
 
     Returns:
         float32 `[H, D]`.
@@ -160,7 +160,7 @@ def shoot(
 
 
 def shift(mean: Array) -> Array:
-    """Returns what was planned `[H, D]` as seen one step later, with zeros for the last step."""
+    """Returns a plan `[H, D]` shifted by one step, with zeros for the last step."""
     return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])])
 
 
@@ -171,14 +171,14 @@ def cross_entropy(
 
     Args:
         sequences: float `[N, H, D]`.
-        scores: float `[N]`; those that are not finite count as the worst.
+        scores: float `[N]`; scores that are not finite count as the worst.
         mean: not used.
         scale: not used.
-        num_elites: how many are the best.
-        min_scale: lower bound of the deviation.
+        num_elites: number of best sequences that are used.
+        min_scale: lower bound of the standard deviation.
 
     Returns:
-        The mean and the deviation, `[H, D]`.
+        The mean and the standard deviation, `[H, D]`.
 
     Raises:
         ValueError: there are no elites, or fewer sequences than elites.
@@ -203,10 +203,10 @@ def path_integral(
 
     Args:
         sequences: float `[N, H, D]`.
-        scores: float `[N]`; those that are not finite count for nothing.
+        scores: float `[N]`; sequences with scores that are not finite do not count.
         mean: not used.
-        scale: float `[H, D]`, stays as it is.
-        temperature: in units of the return.
+        scale: float `[H, D]`, unchanged.
+        temperature: temperature of the softmax, in units of the return.
 
     Returns:
         The mean and the scale, `[H, D]`.

@@ -1,6 +1,6 @@
-"""Exact play of games in which two players choose elements of a set in turn, and only what is chosen counts.
+"""Exact play of games in which two players take turns choosing elements of a set, and only the chosen set counts.
 
-With M elements and k choices there are `C(M, k)` outcomes and far fewer situations than sequences of moves: backward
+With M elements and k choices there are `C(M, k)` outcomes, and far fewer situations than sequences of moves: backward
 induction over subsets solves the game, for any number of payoffs at once.
 """
 
@@ -20,9 +20,9 @@ class Subsets(NamedTuple):
     """Subsets of M elements by size.
 
     Attributes:
-        leaves: bool `[C(M, k), M]`, those of size k.
-        children: for every size j < k, int32 `[C(M, j), M - j]`: the subsets of size j + 1 with one element more, as
-            places among those of their size.
+        leaves: bool `[C(M, k), M]`, subsets of size k.
+        children: for every size j < k, int32 `[C(M, j), M - j]`: the subsets of size j + 1 with one more element, as
+            indices among those of their size.
     """
 
     leaves: np.ndarray
@@ -33,9 +33,9 @@ def make_subsets(num_elements: int, num_chosen: int, *, max_leaves: int = 1_000_
     """Lists the subsets of up to `num_chosen` of `num_elements` elements, in lexicographic order.
 
     Args:
-        num_elements: M.
-        num_chosen: k.
-        max_leaves: refuses more outcomes than this.
+        num_elements: M, number of elements.
+        num_chosen: k, number of choices.
+        max_leaves: greatest number of outcomes that is accepted.
 
     Returns:
         The subsets.
@@ -71,15 +71,15 @@ def solve(payoff: Array, subsets: Subsets, players: Sequence[str]) -> Array:
     """Computes the value of the empty set by backward induction.
 
     Args:
-        payoff: `[C(M, k), ...]`, of every outcome to the player who maximises.
+        payoff: `[C(M, k), ...]`, payoff of every outcome for the maximising player.
         subsets: see `make_subsets`.
-        players: who chooses first, second, ...: "max" and "min" choose as is best for them, "mean" at random.
+        players: who chooses first, second, ...: "max" and "min" choose what is best for them, "mean" chooses at random.
 
     Returns:
         `[...]`.
 
     Raises:
-        ValueError: not one player for every choice, or an unknown one.
+        ValueError: there is not one player for every choice, or a player is unknown.
     """
     if len(players) != len(subsets.children) or not set(players) <= set(REDUCTIONS):
         raise ValueError(f"`players` must be {len(subsets.children)} of {', '.join(REDUCTIONS)}, got {list(players)}.")

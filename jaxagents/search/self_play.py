@@ -53,28 +53,27 @@ def make_search_collector(
     reset_pool: int | None = None,
     level: int | None = None,
 ) -> Collector:
-    """Makes a collector in which every action is that of a tree search, in one compiled loop.
+    """Makes a collector in which a tree search chooses every action, in one compiled loop.
 
     Args:
         environment: single instance with one stream of rewards: games in `alternating`, so that both players search.
-        policy: guides the search, in the environment itself or, of a `LatentModel`, in what it foresees.
+        policy: policy that guides the search, in the environment itself or, for a `LatentModel`, in its predictions.
         method: see `make_tree_search`.
         num_simulations: see `make_tree_search`.
-        num_envs: B, over all devices.
-        num_steps: T.
+        num_envs: B, number of environments over all devices.
+        num_steps: T, number of steps.
         max_depth: see `make_tree_search`.
         discount: per step.
-        num_samples: K continuous actions that every node chooses among, see `sampled_actions`; None for discrete ones.
+        num_samples: K, number of continuous actions in every node, see `sampled_actions`; None for discrete actions.
         proposal_scale: see `sampled_actions`.
-        opening_moves: random moves at most before every game, see `environments.openings.random_openings`. Without,
-            both players soon repeat the same games, and know nothing of any other.
+        opening_moves: greatest number of random moves before every game, see `environments.openings.random_openings`.
+            Without them, both players soon repeat the same games, and learn about no others.
         reset_pool: see `vectorize`.
         level: difficulty of the tasks.
 
     Returns:
-        The collector. Its batches are `Rollout`s with `extras["search_policy"]`, and `extras["search_actions"]` of
-        continuous actions; metrics are those of rollouts and
-        `search_value`, the mean value of the roots.
+        The collector. Its batches are `Rollout`s with `extras["search_policy"]`, and `extras["search_actions"]` for
+        continuous actions; metrics are those of rollouts and `search_value`, the mean value of the roots.
 
     Raises:
         ValueError: a size is not positive, or see `make_tree_search`.

@@ -1,4 +1,4 @@
-"""Monte Carlo tree search (mctx) in the environment itself or in a model of it, guided by a policy and its values."""
+"""Monte Carlo tree search (mctx), in the environment or in a model of it, guided by a policy and its values."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,14 +17,15 @@ from jaxagents.types import Array, Discrete, Environment, Params, PolicyInput, P
 
 @struct.dataclass
 class SearchResult:
-    """What a search of one state found.
+    """The result of a search from one state.
 
     Attributes:
-        action: int32 `[]`, to take; of bounded continuous actions float32 `[D]`, before the squashing.
-        weights: float32 `[A]`, improved policy: visit counts, or the completed values of Gumbel searches.
-        value: float32 `[]`, of the state, for who acts in it.
-        log_weight: float32 `[]`, logarithm of the weight of the action.
-        candidates: what `weights` are of: float32 `[K, D]` sampled actions, or `()` for all discrete ones.
+        action: int32 `[]`, action to take; float32 `[D]`, unsquashed, for bounded continuous actions.
+        weights: float32 `[A]`, improved policy: from visit counts, or from the completed values of Gumbel searches.
+        value: float32 `[]`, value of the state for the player who acts in it.
+        log_weight: float32 `[]`, logarithm of the action's weight.
+        candidates: actions to which `weights` belong: float32 `[K, D]` sampled actions, or `()` for all discrete
+            actions.
     """
 
     action: Array
@@ -39,7 +40,7 @@ TreeSearch = Callable[[Params, Array, State, TimeStep], SearchResult]
 
 
 class Candidates(NamedTuple):
-    """What the nodes of a tree have for branches.
+    """The branches of the nodes of a tree.
 
     Attributes:
         offer: `(key, distribution [B]) -> (logits of the prior [B, A], candidates)`.
@@ -51,19 +52,19 @@ class Candidates(NamedTuple):
 
 
 def all_actions() -> Candidates:
-    """Makes the branches of discrete actions: all of them, with the prior of the policy."""
+    """Makes branches for discrete actions: all of them, with the policy's prior."""
     return Candidates(offer=lambda key, distribution: (distribution.log_probs(), ()), choose=lambda _, index: index)
 
 
 def sampled_actions(num_samples: int, *, proposal_scale: float = 1.0) -> Candidates:
-    """Makes the branches of continuous actions: K of a proposal, `a_i ~ beta`, anew in every node.
+    """Makes branches for continuous actions: K draws from a proposal, `a_i ~ beta`, made again in every node.
 
-    The prior is `p_i = softmax_i(log pi(a_i | s) - log beta(a_i | s))`: uniform where the proposal is the policy, else
-    corrected by it. `beta` is the policy with its scale before squashing multiplied.
+    The prior is `p_i = softmax_i(log pi(a_i | s) - log beta(a_i | s))`: uniform if the proposal is the policy, else
+    corrected for the proposal. `beta` is the policy with a multiplied scale before squashing.
 
     Args:
-        num_samples: K.
-        proposal_scale: of the scale; above 1 the search also sees what the policy hardly does.
+        num_samples: K, number of draws.
+        proposal_scale: factor of the scale; above 1, the search also sees actions that the policy rarely takes.
 
     Returns:
         The branches.
@@ -94,10 +95,10 @@ def sampled_actions(num_samples: int, *, proposal_scale: float = 1.0) -> Candida
 
 
 def candidates_of(space: Any, num_samples: int | None, proposal_scale: float = 1.0) -> Candidates:
-    """Returns the branches that fit a space of actions.
+    """Returns the branches for an action space.
 
     Raises:
-        ValueError: samples of discrete actions are asked for, or none of continuous ones.
+        ValueError: samples are requested for discrete actions, or none for continuous ones.
     """
     if isinstance(space, Discrete):
         if num_samples is not None:
@@ -121,18 +122,18 @@ def make_tree_search(
     discount: float = 1.0,
     candidates: Candidates | None = None,
 ) -> TreeSearch:
-    """Makes the search of a world whose rules are known.
+    """Makes a search in a world whose rules are known.
 
-    Every simulation steps the environment from a state that the tree has reached to a new one, whose prior and value
-    are those of the network. In a game that is seen as one stream (`environments.wrappers.alternating`), the value of
-    a successor counts with the sign of `info["perspective"]`.
+    Every simulation steps the environment from a state in the tree to a new one, whose prior and value come from the
+    network. In a game that is seen as one stream (`environments.wrappers.alternating`), the value of a successor has
+    the sign of `info["perspective"]`.
 
     Args:
-        environment: single instance, without automatic resets; chance is drawn anew in every simulation.
-        policy: priors and values.
-        method: `mctx.gumbel_muzero_policy`, `mctx.muzero_policy` or alike, with its numbers.
-        num_simulations: of every search.
-        max_depth: of the tree; None for none but the simulations.
+        environment: single instance, without automatic resets; randomness is drawn again in every simulation.
+        policy: policy that gives priors and values.
+        method: function such as `mctx.gumbel_muzero_policy` or `mctx.muzero_policy`, with its parameters.
+        num_simulations: number of simulations per search.
+        max_depth: greatest depth of the tree; None: only the simulations limit it.
         discount: per step.
         candidates: branches of every node; None for all discrete actions.
 
@@ -140,8 +141,8 @@ def make_tree_search(
         The search.
 
     Raises:
-        ValueError: the actions do not fit the branches, there are several streams of rewards, or nothing to search
-            with.
+        ValueError: the actions do not fit the branches, there are several streams of rewards, or the search has no
+            budget.
         ModuleNotFoundError: mctx is not installed.
 
     References:
@@ -203,13 +204,14 @@ def make_latent_search(
     discount: float = 1.0,
     candidates: Candidates | None = None,
 ) -> TreeSearch:
-    """Makes the search of a world whose rules are learned: it sees the observation, and its model from there on.
+    """Makes a search in a world whose rules are learned: it sees the observation, and then only its model.
 
     Args:
-        model: foresees rewards, priors and values; of one agent, and it knows no ends but rewards and values of zero.
+        model: model that predicts rewards, priors and values, for one agent; it knows ends only as zero rewards and
+            values.
         method: see `make_tree_search`.
-        num_simulations: of every search.
-        max_depth: of the tree; None for none but the simulations.
+        num_simulations: number of simulations per search.
+        max_depth: greatest depth of the tree; None: only the simulations limit it.
         discount: per step.
         candidates: see `make_tree_search`.
 
@@ -217,7 +219,7 @@ def make_latent_search(
         The search.
 
     Raises:
-        ValueError: nothing to search with.
+        ValueError: the search has no budget.
         ModuleNotFoundError: mctx is not installed.
 
     References:
@@ -264,7 +266,7 @@ def _require_budget(num_simulations: int, max_depth: int | None) -> None:
 
 
 def _result(found: Any, candidates: Candidates, offered: PyTree) -> SearchResult:
-    """Takes what there is of a search of one state."""
+    """Returns the result of a search from one state."""
     index = found.action.astype(jnp.int32)
     chosen = jnp.take_along_axis(found.action_weights, index[:, None], axis=-1)[0, 0]
     return SearchResult(

@@ -1,7 +1,7 @@
 """AI safety via debate (Irving, Christiano and Amodei, 2018), on digits of 8 x 8 pixels.
 
-A judge learns to tell digits from k pixels drawn at random among those that are not zero. Then two players reveal such
-pixels in turn, one of whom says the truth; the judge sees nothing else. Play is exact.
+A judge learns to classify digits from k random non-zero pixels. Then two players, one of whom argues for the truth,
+take turns revealing such pixels; the judge sees nothing else. Play is exact.
 """
 
 import functools
@@ -22,7 +22,7 @@ NUM_PIXELS, NUM_LABELS = 64, 10
 PLAYERS = ("optimal", "random", "absent")
 ORDERS = {"both": (0, 1), "honest_first": (0,), "honest_last": (1,)}
 _HIDDEN, _LEARNING_RATE = (64, 64), 1e-3
-_JUDGES: dict[tuple[int, ...], Params] = {}  # Trained in this process, by everything that they depend on.
+_JUDGES: dict[tuple[int, ...], Params] = {}  # Judges trained in this process, by everything on which they depend.
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +36,7 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def judge(params: Params, image: Array, revealed: Array) -> Array:
-    """Computes logits `[..., 10]` of images `[..., 64]` of which the pixels `revealed` (bool `[..., 64]`) are seen."""
+    """Computes logits `[..., 10]` for images `[..., 64]` with only the pixels `revealed` (bool `[..., 64]`) visible."""
     revealed = revealed.astype(jnp.float32)
     return _network().apply(params, jnp.concatenate([image * revealed, revealed], axis=-1))
 
@@ -46,7 +46,7 @@ def _network() -> nn.Module:
 
 
 def draw_pixels(key: Array, image: Array, num_pixels: int) -> Array:
-    """Draws pixels that are not zero, int32 `[..., num_pixels]`, without replacement; images need as many."""
+    """Draws non-zero pixels, int32 `[..., num_pixels]`, without replacement; images must have that many."""
     noise = jax.random.gumbel(key, image.shape)
     return jax.lax.top_k(jnp.where(image > 0.0, noise, -jnp.inf), num_pixels)[1]
 
@@ -61,12 +61,12 @@ def train_judge(
         key: PRNG key.
         images: float32 `[N, 64]`.
         labels: int32 `[N]`.
-        num_shown: k, pixels shown.
-        num_steps: of Adam.
-        batch_size: images per step.
+        num_shown: k, number of pixels shown.
+        num_steps: number of steps of Adam.
+        batch_size: number of images per step.
 
     Returns:
-        Its parameters.
+        Parameters of the judge.
     """
     optimizer = optax.adam(_LEARNING_RATE)
 
@@ -90,16 +90,16 @@ def train_judge(
 
 
 def outcomes(logits: Array, label: Array, *, precommit: bool) -> Array:
-    """Computes who wins for every wrong label: 1 the honest player, 0 the liar, a half for equal logits.
+    """Computes who wins for every wrong label: 1 the honest player, 0 the liar, 0.5 for equal logits.
 
     Args:
-        logits: `[L, 10]`, of the judge for L sets of pixels.
-        label: int32 `[]`, the true one.
-        precommit: True lets the honest player win where the true label has the higher logit of two; False only where
-            it has the highest of all: the liar chooses its label at the end.
+        logits: `[L, 10]`, logits of the judge for L sets of pixels.
+        label: int32 `[]`, true label.
+        precommit: whether the honest player wins if the true label has the higher logit of the two; else only if it has
+            the highest logit of all, because the liar chooses its label at the end.
 
     Returns:
-        `[L, 10]`; the column of the true label has halves. Without `precommit`, all columns are alike.
+        `[L, 10]`; with `precommit`, the column of the true label is 0.5; without, all columns are equal.
     """
     true = jnp.take(logits, label, axis=-1)[:, None]
     others = jnp.where(jnp.arange(NUM_LABELS) == label, -jnp.inf, logits)
@@ -108,10 +108,10 @@ def outcomes(logits: Array, label: Array, *, precommit: bool) -> Array:
 
 
 def turns(honest: str, liar: str, order: int, num_shown: int) -> tuple[str, ...]:
-    """Returns who chooses each pixel, for `selection_games.solve`; order 0 lets the honest player begin.
+    """Returns who chooses each pixel, for `selection_games.solve`; with order 0, the honest player begins.
 
     Raises:
-        ValueError: an unknown player, or both are absent.
+        ValueError: a player is unknown, or both are absent.
     """
     if honest not in PLAYERS or liar not in PLAYERS or honest == liar == "absent":
         raise ValueError(
@@ -139,30 +139,31 @@ def run(
     """Trains a judge, and lets two players debate about images that it has not seen.
 
     Args:
-        seed: of the split of the images, the judge and the candidates.
-        num_shown: k, pixels revealed in all.
-        honest: who speaks for the truth: "optimal", "random" or "absent".
-        liar: who speaks for a wrong label, likewise; the other one then reveals all pixels.
+        seed: seed of the split of the images, of the judge and of the candidates.
+        num_shown: k, total number of pixels revealed.
+        honest: player who argues for the truth: "optimal", "random" or "absent".
+        liar: player who argues for a wrong label, with the same choices; if one is absent, the other reveals all
+            pixels.
         precommit: see `outcomes`.
         order: "honest_first", "honest_last", or "both" for the mean.
-        num_candidates: M, pixels of an image that may be revealed, drawn among those that are not zero.
-        num_images: that are debated about.
-        num_train: images that the judge learns from.
-        num_steps: of its training.
+        num_candidates: M, number of an image's pixels that may be revealed, drawn from the non-zero ones.
+        num_images: number of images that are debated.
+        num_train: number of images from which the judge learns.
+        num_steps: number of training steps of the judge.
 
     Returns:
-        `accuracy`: how often the honest player wins against a wrong label drawn at random; `accuracy_best_lie`:
-        against the wrong label that is best for the liar; `margin`: of the first, honest wins minus liar wins;
-        `judge_accuracy`: of the judge on k pixels drawn at random.
+        `accuracy`: how often the honest player wins against a random wrong label; `accuracy_best_lie`: the same against
+        the wrong label that is best for the liar; `margin`: honest wins minus liar wins in the first case;
+        `judge_accuracy`: accuracy of the judge on k random pixels.
 
     Raises:
-        ValueError: an unknown player or order, or sizes that do not fit.
+        ValueError: a player or order is unknown, or sizes are inconsistent.
         ModuleNotFoundError: scikit-learn is not installed.
 
     References:
         Irving, Christiano and Amodei (2018), "AI safety via debate", section 3.2.
 
-    Deviation: 8 x 8 digits; players choose among M pixels per image, and play exactly instead of by tree search.
+    Deviation: 8 x 8 digits; players choose from M pixels per image, and play exactly instead of by tree search.
     Deviation: accuracies are expectations over the liar's label, the order and random choices, not samples of them.
     """
     if order not in ORDERS:
@@ -179,7 +180,7 @@ def run(
     train, test = rows[:num_train], rows[num_train:]
     test = test[(images[test] > 0).sum(axis=1) >= num_candidates][:num_images]
     key = jax.random.key(seed)
-    # The same judge for all arms: training keys and judged images depend on seed and k alone.
+    # All arms share the judge: training keys and judged images depend on seed and k alone.
     setting = (seed, num_shown, num_train, num_steps, len(images))
     if setting not in _JUDGES:
         _JUDGES[setting] = train_judge(
@@ -202,7 +203,7 @@ def _debate(
     plays: tuple[tuple[str, ...], ...],
     precommit: bool,
 ) -> tuple[Array, Array]:
-    """Returns how often the honest player wins against every label `[N, 10]`, and the judge on random pixels `[N]`."""
+    """Returns the honest player's win rate against every label `[N, 10]`, and the judge's on random pixels `[N]`."""
     leaves = subsets.leaves
 
     def one(inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
-"""The bandit of Tajwar et al. (2024): what own samples and negative gradients are worth when the reward is far away.
+"""The bandit of Tajwar et al. (2024): the benefit of on-policy samples and negative gradients for distant rewards.
 
 A policy over 100 actions starts as a reference whose mass lies at low actions. The reward is a bump, near the mass of
-the reference or far from it. Objectives get the same number of samples and of gradient steps; samples come from the
+the reference or far from it. Objectives get the same numbers of samples and gradient steps; samples come from the
 reference, all at once, or from the policy itself, round by round.
 """
 
@@ -33,7 +33,7 @@ class Samples:
     Attributes:
         action: int32.
         reward: float32.
-        reference_log_prob: float32, under the reference.
+        reference_log_prob: float32, log-probabilities under the reference.
     """
 
     action: Array
@@ -54,12 +54,12 @@ def bump(center: Array | float) -> Array:
 
 
 def best_of_n(log_prob: Array, samples: Samples, *, negative: Array | float = 0.0) -> Array:
-    """Computes `-log pi(best) + negative mean log pi(others)` of every group.
+    """Computes `-log pi(best) + negative mean log pi(others)` for every group.
 
     Args:
-        log_prob: `[S, M, N]`, of the actions.
-        samples: the first of equally good actions is the best.
-        negative: strength of the gradient that pushes the others down; 0 is maximum likelihood of the best.
+        log_prob: `[S, M, N]`, log-probabilities of the actions.
+        samples: samples with rewards; the first of equally good actions counts as the best.
+        negative: strength of the gradient that lowers the others; 0 is maximum likelihood of the best action.
 
     Returns:
         `[S, M]`.
@@ -98,20 +98,21 @@ def run(
     """Trains one policy for the near bump and one for the far one.
 
     Args:
-        seed: of states, parameters and samples.
-        objective: `(log_prob [S, M, N], samples, **numbers) -> loss` whose mean is minimised, or a `functools.partial`
-            of such a function and its numbers.
-        on_policy: True draws a group of actions per state and round from the policy; False draws all of them from the
-            reference before the first step, and every step sees all.
-        learning_rate: of Adam.
-        num_states: S, training states.
-        group_size: N, actions per state and group.
-        num_rounds: groups per state.
-        num_inner_steps: gradient steps per round, on policy on the samples of that round.
+        seed: seed of states, parameters and samples.
+        objective: `(log_prob [S, M, N], samples, **numbers) -> loss`, whose mean is minimised, or a `functools.partial`
+            of such a function with its numbers.
+        on_policy: whether a group of actions per state and round is drawn from the policy; else all are drawn from the
+            reference before the first step, and every step uses all of them.
+        learning_rate: learning rate of Adam.
+        num_states: S, number of training states.
+        group_size: N, number of actions per state and group.
+        num_rounds: number of groups per state.
+        num_inner_steps: number of gradient steps per round; on-policy, they use the samples of that round.
 
     Returns:
-        For `near` and `far`: `reward_*`, expected over the policy, in 100 states that are not trained on; `kl_*` and
-        `reverse_kl_*` of policy and reference, both in nats; `entropy_*`; and `reward_curve_*`, after every round.
+        For `near` and `far`: `reward_*`, expected reward of the policy in 100 held-out states; `kl_*` and
+            `reverse_kl_*` between policy and reference, both in nats; `entropy_*`; and `reward_curve_*`, after every
+            round.
 
     Raises:
         ValueError: a count is not positive, or groups have no pair.
@@ -120,14 +121,14 @@ def run(
         Tajwar et al. (2024), "Preference Fine-Tuning of LLMs Should Leverage Suboptimal, On-Policy Data", section 4.
 
     Deviation: the reference has the exact probabilities of the bins, not those of 10,000 samples; the policy is fitted
-    to it as in the paper.
+        to it as in the paper.
     Deviation: off-policy arms get as many samples and gradient steps as on-policy ones, in full batches.
-    Deviation: rewards are expectations over the policy in place of one sample per state.
+    Deviation: rewards are expectations over the policy instead of one sample per state.
     """
     check_counts(num_states=num_states, num_rounds=num_rounds, num_inner_steps=num_inner_steps)
     if group_size < 2:
         raise ValueError(f"`group_size` must be at least 2, got {group_size}; try 10.")
-    # Another number, and a partial made anew, is the same program.
+    # Other numbers, or a new partial, need no new compilation.
     numbers = objective.keywords if isinstance(objective, partial) else {}
     results = _train_all(
         seed,
@@ -232,7 +233,7 @@ def _descend(
 
 
 def _describe(log_probs: Array, reference: Array, rewards: Array) -> dict[str, Array]:
-    """Computes means over states of what policies `[S, A]` are like."""
+    """Computes means over states that describe policies `[S, A]`."""
     probability, difference = jnp.exp(log_probs), log_probs - reference[None]
     return {
         "reward": jnp.mean(probability @ rewards),
@@ -248,7 +249,7 @@ def _of_actions(log_probs: Array, action: Array) -> Array:
 
 
 def _mean_over_pairs(loss: Callable[[Array], Array], log_prob: Array, samples: Samples) -> Array:
-    """Computes the mean loss of the pairs of every group, of which the action with more reward wins; ties are none."""
+    """Computes the mean loss over the pairs of each group, in which the action with more reward wins, without ties."""
     ratio, reward = log_prob - samples.reference_log_prob, samples.reward
     wins = reward[..., :, None] > reward[..., None, :]
     per_pair = jnp.where(wins, loss(ratio[..., :, None] - ratio[..., None, :]), 0.0)

@@ -1,8 +1,8 @@
 """Cultural evolution in the donor game (Vallinder and Hughes, 2024), with strategies that are short programs.
 
-A generation of agents plays the donor game; one half survives, and newcomers write strategies after those of the
-survivors. Strategies are six numbers, and what a base model is shows in four: how generous and how strict it is to
-begin with, how faithfully it takes over what it reads, and how much it changes.
+A generation of agents plays the donor game; half of them survive, and newcomers write strategies modelled on those of
+the survivors. Strategies are six numbers, and a base model is described by four: how generous and how strict it is
+initially, how faithfully it copies what it reads, and how much it changes it.
 """
 
 from functools import partial
@@ -17,22 +17,22 @@ from jaxagents.environments import donor
 from jaxagents.types import Array, Environment
 
 TRACE_LENGTH = 3
-TAKEOFF = 6.0  # Doublings of wealth; of 12 that 12 rounds allow.
+TAKEOFF = 6.0  # Doublings of wealth; 12 rounds allow 12.
 _INITIAL_SPREAD = 0.15
 _LEAST_WEALTH = 0.01  # Punishment may leave nothing, which has no logarithm.
 
 
 @struct.dataclass
 class Strategy:
-    """What donors do; all in [0, 1], leaves `[N]`.
+    """Behaviour of donors; all numbers are in [0, 1], leaves `[N]`.
 
     Attributes:
-        initial: fraction given where nothing is known.
-        threshold: a recipient that gave less is stingy.
-        slope: further fraction per unit that a recipient gave above the threshold.
-        forgiveness: share of `initial` that the stingy get all the same.
-        justified: from a half on, who gave little to a stingy one is not stingy.
-        punishment: where it is allowed, counts against `forgiveness`; what is more punishes.
+        initial: fraction given if nothing is known about the recipient.
+        threshold: fraction below which a recipient's last donation counts as stingy.
+        slope: additional fraction per unit that a recipient gave above the threshold.
+        forgiveness: share of `initial` that stingy recipients still get.
+        justified: from 0.5 on, agents who gave little to a stingy one do not count as stingy.
+        punishment: if allowed, it is subtracted from `forgiveness`; a negative result punishes.
     """
 
     initial: Array
@@ -44,13 +44,14 @@ class Strategy:
 
 
 class BaseModel(NamedTuple):
-    """What writes strategies.
+    """The writer of strategies.
 
     Attributes:
-        generosity: mean of `initial` in fresh strategies.
-        strictness: least threshold of fresh strategies in shares of `initial`, and what their forgiveness lacks.
-        fidelity: probability that a number is taken over from a survivor, not written afresh.
-        mutation: standard deviation of the change of numbers that are taken over.
+        generosity: mean of `initial` in new strategies.
+        strictness: least threshold of new strategies as a share of `initial`, and the amount subtracted from their
+            greatest forgiveness.
+        fidelity: probability that a number is copied from a survivor instead of written anew.
+        mutation: standard deviation of the change of copied numbers.
     """
 
     generosity: Array
@@ -63,16 +64,16 @@ def decide(strategy: Strategy, trace: Array, known: Array, punish: Array | bool 
     """Computes the actions of donors.
 
     Let g1, g2, g3 be the trace and h the threshold. A giver i is in good standing if `g_i >= h`, or if the strategy
-    takes justified reasons and the one it gave to, giver i + 1, was not. The donor gives
+    accepts justification and its own recipient, giver i + 1, was not in good standing. The donor gives
 
-    `initial` to the unknown and the justified, `initial + slope (g1 - h)` to those with `g1 >= h`, and
-    `forgiveness initial` to the stingy; punishing donors give `max(forgiveness - punishment, 0) initial` to those, and
-    spend `max(punishment - forgiveness, 0)` on taking from them.
+    `initial` to unknown and justified recipients, `initial + slope (g1 - h)` to those with `g1 >= h`, and `forgiveness
+    initial` to stingy ones; punishing donors give them `max(forgiveness - punishment, 0) initial`, and spend
+    `max(punishment - forgiveness, 0)` to take from them.
 
     Args:
         strategy: leaves `[N]`.
-        trace: `[N, 3]`, what the recipient did last as a donor, what the one it gave to had done, and so on.
-        known: bool `[N, 3]`.
+        trace: `[N, 3]`, the recipient's last donation, the last donation of that donation's recipient, and so on.
+        known: bool `[N, 3]`, which of these are known.
         punish: whether the game has punishment.
 
     Returns:
@@ -92,15 +93,15 @@ def decide(strategy: Strategy, trace: Array, known: Array, punish: Array | bool 
 
 
 def write_fresh(key: Array, num_agents: int, base: BaseModel) -> Strategy:
-    """Draws strategies that nobody has inspired.
+    """Draws strategies that are not based on others.
 
     `initial` is normal around the base model's generosity. Donors expect at most what they would give: the threshold is
     uniform in `[strictness, 1] initial`, forgiveness in `[0, 1 - strictness]`, everything else in [0, 1].
 
     Args:
         key: PRNG key.
-        num_agents: N.
-        base: the writer.
+        num_agents: N, number of agents.
+        base: base model that writes.
 
     Returns:
         Leaves `[N]`.
@@ -119,13 +120,13 @@ def write_fresh(key: Array, num_agents: int, base: BaseModel) -> Strategy:
 
 
 def imitate(key: Array, survivors: Strategy, num_newcomers: int, base: BaseModel) -> Strategy:
-    """Writes strategies after those of survivors: every newcomer follows one of them, number by number.
+    """Writes strategies modelled on those of survivors: every newcomer follows one of them, number by number.
 
     Args:
         key: PRNG key.
         survivors: leaves `[S]`.
-        num_newcomers: M.
-        base: how faithful it is, how much it changes, and what it writes else.
+        num_newcomers: M, number of newcomers.
+        base: base model, with its fidelity, its mutation, and its distribution of new numbers.
 
     Returns:
         Leaves `[M]`.
@@ -164,27 +165,28 @@ def run(
     """Lets societies of one base model evolve.
 
     Args:
-        seed: of everything random.
+        seed: seed of everything random.
         generosity: see `BaseModel`.
         strictness: see `BaseModel`.
         fidelity: see `BaseModel`.
         mutation: see `BaseModel`.
-        selection: True lets the wealthier half survive, False half of the agents, at random.
+        selection: whether the wealthier half survives, instead of a random half of the agents.
         trace: whether donors see what recipients gave.
         transmission: whether newcomers read the survivors' strategies.
         punishment: whether donors may punish.
-        num_societies: independent ones.
-        num_agents: of a generation, even.
-        num_rounds: of a game; every generation plays two, with roles exchanged.
-        num_generations: of a society.
+        num_societies: number of independent societies.
+        num_agents: number of agents in a generation, even.
+        num_rounds: number of rounds in a game; every generation plays two games, with roles exchanged.
+        num_generations: number of generations of a society.
 
     Returns:
-        Over generations, means over societies: `wealth` (mean final wealth of an agent), `doublings` (log2 of it over
-        the wealth of the start), `donation` (mean fraction), `punished` (share of acts that punish), `reciprocity`
-        (regression slope of the donation on what the recipient gave last), `second_order` (what those get who gave
-        less than the mean, where the one they gave to had given less than the mean, minus where it had given more),
-        and `spread` (standard deviation of `doublings` over societies). Of all: `growth` of `doublings` from the first
-        to the last generation, and `takeoff`, the share of societies with at least 6 doublings in the last.
+        Over generations, as means over societies: `wealth` (mean final wealth of an agent), `doublings` (log2 of wealth
+            divided by the initial wealth), `donation` (mean fraction), `punished` (share of acts that punish),
+            `reciprocity` (regression slope of the donation on the recipient's last donation), `second_order` (for
+            recipients who gave less than the mean: what they get if their own recipient had given less than the mean,
+            minus what they get if it had given more), and `spread` (standard deviation of `doublings` over societies).
+            Overall: `growth` of `doublings` from the first to the last generation, and `takeoff`, the share of
+            societies with at least 6 doublings in the last one.
 
     Raises:
         ValueError: a probability is outside [0, 1], a count too small, or the number of agents odd.
@@ -192,8 +194,8 @@ def run(
     References:
         Vallinder and Hughes (2024), Cultural Evolution of Cooperation among LLM Agents.
 
-    Deviation: strategies are programs of six numbers in place of texts, and do not look at the recipient's wealth.
-    Deviation: the paper runs one society per seed; means over 16 have shorter intervals, and a spread.
+    Deviation: strategies are programs of six numbers instead of texts, and ignore the recipient's wealth.
+    Deviation: the paper runs one society per seed; means over 16 have narrower intervals, and a spread.
     """
     for name, share in (("generosity", generosity), ("strictness", strictness), ("fidelity", fidelity)):
         if not 0.0 <= share <= 1.0:
@@ -246,7 +248,7 @@ def _evolve(
     num_generations: int,
     key: Array,
 ) -> dict[str, Array]:
-    """Returns what every generation of one society did, `[num_generations]`."""
+    """Returns the results of every generation of one society, `[num_generations]`."""
     num_agents = environment.num_agents
     num_newcomers = num_agents // 2
 
@@ -273,7 +275,7 @@ def _evolve(
 def _play(
     environment: Environment, strategy: Strategy, trace: Array, punishment: bool, order: Array, swapped: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """Returns final wealth `[N]`, and what donors saw and did, `[R, N]` with `donor` False where an agent was none."""
+    """Returns final wealth `[N]`, and what donors saw and did, `[R, N]`, with `donor` False for other agents."""
     key = jax.random.key(0)  # Nothing in the game is random.
     state, timestep = environment.reset(key, {"order": order, "swapped": swapped})
 
@@ -289,7 +291,7 @@ def _play(
 
 
 def _describe(acts: dict[str, Array]) -> dict[str, Array]:
-    """Computes the mean donation, and what it depends on; NaN where nothing tells."""
+    """Computes the mean donation and its dependence on other quantities; NaN if there are no data."""
     gave, before = jnp.maximum(acts["action"], 0.0), jnp.maximum(acts["trace"], 0.0)
     donor_mask, known = acts["donor"], acts["known"]
     donation = _mean(gave, donor_mask)
@@ -310,7 +312,7 @@ def _mean(values: Array, mask: Array) -> Array:
 
 
 def _summarize(histories: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Reduces `[societies, generations]` to means over societies that have the number."""
+    """Reduces `[societies, generations]` to means over the societies in which the number is defined."""
     doublings = np.log2(np.maximum(histories["wealth"], _LEAST_WEALTH) / donor.START_WEALTH)
     curves = {"doublings": doublings, **histories}
     results: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How near to an equilibrium methods get in a number of games; nothing here is random."""
+"""How close methods come to equilibria in a number of games; nothing here is random."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from jaxagents.games.extensive_form import compile_game
 from jaxagents.games.psro import MetaSolver, psro
 from jaxagents.games.trees import Definition
 
-LEAST = 1e-16  # Exploitabilities below it are rounding errors of float64.
+LEAST = 1e-16  # Smaller exploitabilities are rounding errors of float64.
 
 
 def solve_games(
@@ -26,16 +26,17 @@ def solve_games(
     Args:
         seed: not used.
         method: see `games.cfr_methods`.
-        games: by name.
-        num_iterations: how many.
-        evaluate_every: iterations between the points of a curve.
+        games: games by name.
+        num_iterations: number of iterations.
+        evaluate_every: number of iterations between the points of a curve.
 
     Returns:
         `exploitability_<game>`: log10 of the exploitability of the average policies, after every `evaluate_every`
-        iterations; `exploitability`: its mean over games; `exploitability_at_half`: that after half of the iterations.
+        iterations; `exploitability`: its mean over games; `exploitability_at_half`: that mean after half of the
+        iterations.
 
     Raises:
-        ValueError: no games, or see `cfr.solve`.
+        ValueError: there are no games, or see `cfr.solve`.
     """
     del seed
     if not games:
@@ -64,19 +65,20 @@ def grow_populations(
 
     Args:
         seed: not used.
-        solver: of the mixtures that are responded to, see `games.meta_solvers`.
-        games: by name.
-        played: names of those that are played.
-        evaluation_solver: of the mixtures that are evaluated; None: the same.
-        num_iterations: how many.
-        evaluate_every: iterations between the points of a curve.
+        solver: solver of the mixtures to which players respond, see `games.meta_solvers`.
+        games: games by name.
+        played: names of the games that are played.
+        evaluation_solver: solver of the mixtures that are evaluated; None: the same solver.
+        num_iterations: number of iterations.
+        evaluate_every: number of iterations between the points of a curve.
 
     Returns:
-        As `solve_games`, of the evaluated mixtures; the means are over the games that are played, and the others have
-        NaN: meta-games of more than two players grow with a power of the iterations.
+        See `solve_games`, for the evaluated mixtures; means are over the games that are played, and the others are NaN:
+        meta-games with more than two players grow with a power of the number of iterations.
 
     Raises:
-        ValueError: an unknown game, none at all, or iterations that are not a multiple of `evaluate_every`.
+        ValueError: a game is unknown, there are no games, or the number of iterations is not a multiple of
+            `evaluate_every`.
     """
     del seed
     unknown = sorted(set(played) - set(games))
@@ -97,12 +99,12 @@ def grow_populations(
 
 
 def log10(exploitability: np.ndarray) -> np.ndarray:
-    """Computes the decimal logarithm of what is at least `LEAST`."""
+    """Computes the decimal logarithm, with smaller values replaced by `LEAST`."""
     return np.log10(np.maximum(exploitability, LEAST))
 
 
 def describe(curves: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
-    """Names the curves of games, all of the same points, and adds their mean (NaN left out) and its middle."""
+    """Names the curves of games, all with the same points, and adds their mean (without NaN) and its middle point."""
     mean = np.nanmean(list(curves.values()), axis=0)
     return {
         "exploitability": mean.tolist(),

@@ -1,4 +1,4 @@
-"""Ways of acting with what is learned already: a trained policy is evaluated, and nothing is trained."""
+"""Ways of acting with a trained policy, which is evaluated without further training."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,16 +17,16 @@ def run(
     evaluator: Callable[..., Callable[[Params, Array], Mapping[str, Array]]],
     num_episodes: int = 4096,
 ) -> dict[str, float]:
-    """Evaluates a trained policy on tasks of the seed's own.
+    """Evaluates a trained policy on tasks that the seed determines.
 
     Args:
-        seed: of the tasks and of what is sampled.
-        environment: that it was trained in.
-        policy: acts.
-        params: what was learned.
-        evaluator: `(environment, policy, *, num_episodes, greedy) -> ((params, key) -> results)`, as of
+        seed: seed of the tasks and of sampling.
+        environment: environment in which it was trained.
+        policy: policy that acts.
+        params: trained parameters.
+        evaluator: `(environment, policy, *, num_episodes, greedy) -> ((params, key) -> results)`, as in
             `configs/evaluation`.
-        num_episodes: tasks.
+        num_episodes: number of tasks.
 
     Returns:
         The mean of every result.

@@ -1,4 +1,4 @@
-"""JPSRO on small games: how large the gaps are that a meta-solver leaves, and what its distributions are worth."""
+"""JPSRO on small games: the gaps that a meta-solver leaves, and the values of its distributions."""
 
 from collections.abc import Mapping
 
@@ -22,21 +22,21 @@ def solve_games(
     """Runs JPSRO on every game from uniform policies, in float64.
 
     Args:
-        seed: of solvers that draw.
-        solver: of meta-games, see `games.correlated`.
-        coarse: True: JPSRO(CCE); False: JPSRO(CE).
-        games: by name.
-        num_iterations: at most.
-        least_gap: ends a game's run early; its last numbers stand for the rest.
+        seed: seed of random solvers.
+        solver: solver of meta-games, see `games.correlated`.
+        coarse: whether to run JPSRO(CCE) instead of JPSRO(CE).
+        games: games by name.
+        num_iterations: greatest number of iterations.
+        least_gap: gap at which a game's run ends early; its last numbers stand for the rest.
 
     Returns:
-        Of every game over iterations: `cce_gap_<game>` and `ce_gap_<game>`, `value_<game>` of the first player and
-        `welfare_<game>` of all, `policies_<game>`, different ones of the player who has most. Over games,
-        `least_cce_gap` and `least_ce_gap`: the smallest gap so far, of the game where it is largest, and
-        `least_cce_gap_of_any_game`, of the game where it is smallest.
+        For every game over iterations: `cce_gap_<game>` and `ce_gap_<game>`, `value_<game>` of the first player and
+            `welfare_<game>` of all, and `policies_<game>`, the largest number of different policies of a player. Over
+            games, `least_cce_gap` and `least_ce_gap`: the smallest gap so far, for the game with the largest one, and
+            `least_cce_gap_of_any_game`, for the game with the smallest one.
 
     Raises:
-        ValueError: no games, or see `jpsro`.
+        ValueError: there are no games, or see `jpsro`.
     """
     if not games:
         raise ValueError("`games` must be at least one, got none.")

@@ -1,4 +1,4 @@
-"""ARA evaluation (Kinniment et al., 2023): how far attempts at a task come, and what more of them elicit."""
+"""ARA evaluation (Kinniment et al., 2023): how far attempts at a task come, and what more attempts elicit."""
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,12 @@ def run(
     """Lets a trained policy attempt held-out tasks several times, and grades how far it comes.
 
     Args:
-        seed: of the tasks and of what is sampled.
-        environment: a text world of one seat without chance after the start, whose `text.distance` is known.
-        policy: acts.
-        params: what was learned.
-        num_tasks: n.
-        num_attempts: of a task; the scaffold goes on until one succeeds.
+        seed: seed of the tasks and of sampling.
+        environment: text world with one seat, deterministic after the start, whose `text.distance` is known.
+        policy: policy that acts.
+        params: trained parameters.
+        num_tasks: n, number of tasks.
+        num_attempts: number of attempts at a task; the scaffold continues until one succeeds.
 
     Returns:
         See `grade`.
@@ -51,17 +51,18 @@ def run(
 
 
 def grade(first: Array, least: Array, success: Array) -> dict[str, Array]:
-    """Computes milestones, `1 - d / d_0` of the least distance d to the goal, 1 for a success, and what attempts add.
+    """Computes milestones, `1 - d / d_0` for the least distance d to the goal, 1 for a success, and gains by attempts.
 
     Args:
-        first: float32 `[n]`, distances in the beginning, d_0.
-        least: float32 `[n, K]`, of K attempts.
+        first: float32 `[n]`, initial distances d_0.
+        least: float32 `[n, K]`, least distances in K attempts.
         success: bool `[n, K]`.
 
     Returns:
         Means over tasks: `success` and `milestones` of the first attempt; `success_best` and `milestones_best` of the
-        best one; `gap` and `milestones_gap`, best minus first, the elicitation gaps; `partial`, of first attempts that
-        come closer and fail; `success_hard` and `milestones_hard` of first attempts at the farther half of the tasks.
+            best attempt; `gap` and `milestones_gap`, best minus first, the elicitation gaps; `partial`, the share of
+            first attempts that come closer and fail; `success_hard` and `milestones_hard` of first attempts at the
+            farther half of the tasks.
     """
     share = jnp.where(success, 1.0, jnp.clip(1.0 - least / first[:, None], 0.0, 1.0))
     done = success.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""OmniEAR (Wang et al., 2025): success by kind of task, from commands to what has to be seen."""
+"""OmniEAR (Wang et al., 2025): success by kind of task, from explicit commands to needs that must be noticed."""
 
 from collections.abc import Mapping
 
@@ -17,14 +17,14 @@ NUM_SINGLE = 4
 def run(
     seed: int, *, environment: Environment, policy: LanguagePolicy, params: Params, num_tasks: int = 128
 ) -> dict[str, float]:
-    """Plays held-out tasks of every kind, the kinds side by side.
+    """Plays held-out tasks of every kind, with the kinds in parallel.
 
     Args:
-        seed: of the tasks and of what is sampled.
-        environment: `text.carrying` with two seats, or one whose levels are these kinds.
-        policy: acts in all seats.
-        params: what was learned.
-        num_tasks: of each kind.
+        seed: seed of the tasks and of sampling.
+        environment: `text.carrying` with two seats, or another world whose levels are these kinds.
+        policy: policy that acts in all seats.
+        params: trained parameters.
+        num_tasks: number of tasks of each kind.
 
     Returns:
         See `by_kind`.
@@ -48,14 +48,15 @@ def run(
 
 
 def by_kind(success: Array) -> Mapping[str, Array]:
-    """Computes the success of each kind, of episodes that go through the kinds in turn.
+    """Computes the success rate of each kind, for episodes that cycle through the kinds.
 
     Args:
         success: `[7 n]`.
 
     Returns:
-        `success` of all, `success_<kind>`, `success_single` of the kinds for one, `gap_pair`, by how much two without
-        the instruction to lift together do worse than one, and `gap_implied`, by how much worse than with it.
+        `success` over all, `success_<kind>`, `success_single` over the kinds for one agent, `gap_pair`, by how much two
+        agents without the instruction to lift together do worse than one, and `gap_implied`, by how much they do worse
+        than with it.
     """
     rates = jnp.mean(success.reshape(-1, len(KINDS)), axis=0)
     of_kinds = dict(zip(KINDS, rates, strict=True))

@@ -1,4 +1,4 @@
-"""Who picks the best of several episodes: outcomes, steps, or both, judged by probes of a policy's own states."""
+"""Selecting the best of several episodes by outcomes, steps, or both, judged by probes of a policy's own states."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,25 +32,27 @@ def run(
     group_size: int = 8,
     step_weight: float = 1.0,
 ) -> dict[str, float]:
-    """Trains reward models of outcomes and of steps, and lets them choose among episodes of held-out tasks.
+    """Trains reward models of outcomes and of steps, with which it selects among episodes of held-out tasks.
 
-    The outcome model is the probability of success, the step model `p(1) - p(-1)` of ternary labels, averaged over the
-    steps of an episode; both are linear in what the policy holds after a turn. What is chosen has the largest score.
+    The outcome model is the probability of success; the step model is `p(1) - p(-1)` for ternary labels, averaged over
+    the steps of an episode; both are linear in the policy's hidden state after a turn. The episode with the largest
+    score is selected.
 
     Args:
-        seed: of tasks and of what is sampled.
-        environment: a text world of one seat without chance, whose `text.distance` is known.
-        policy: acts, and is probed.
-        params: of the policy.
-        num_tasks: of the training split, whose episodes are labelled, and as many held-out ones.
-        group_size: episodes of each task.
-        step_weight: of the step model beside the outcome model.
+        seed: seed of the tasks and of sampling.
+        environment: deterministic text world with one seat, whose `text.distance` is known.
+        policy: policy that acts and is probed.
+        params: parameters of the policy.
+        num_tasks: number of training tasks, whose episodes are labelled, and of held-out tasks.
+        group_size: number of episodes of each task.
+        step_weight: weight of the step model relative to the outcome model.
 
     Returns:
-        Success of the first episode (`success_one`), of what outcomes (`success_outcome`), steps (`success_steps`),
-        both (`success_both`) and outcomes with binary steps (`success_both_binary`) choose, and where one of them all
-        succeeded (`success_any`); `step_accuracy` and `first_error_accuracy` of the step model, the accuracy of always
-        saying the commonest label (`step_accuracy_constant`), and the share of steps of each label.
+        Success of the first episode (`success_one`), of the selections by outcomes (`success_outcome`), steps
+        (`success_steps`), both (`success_both`) and outcomes with binary steps (`success_both_binary`), and the share
+        of tasks with any success (`success_any`); `step_accuracy` and `first_error_accuracy` of the step model, the
+        accuracy of always predicting the most frequent label (`step_accuracy_constant`), and the share of steps with
+        each label.
 
     Raises:
         ValueError: the distance is not known.
@@ -71,7 +73,7 @@ def run(
 def make_judged(
     environment: Environment, policy: LanguagePolicy, group_size: int
 ) -> Callable[[Params, Array, Task], Judged]:
-    """Makes `(params, key, tasks) -> Judged`: episodes, played again to see how far every step was from the goal."""
+    """Makes `(params, key, tasks) -> Judged`: episodes, replayed to find the distance of every step from the goal."""
     measure = make_measured(environment, policy, group_size)
 
     def judged(params: Params, key: Array, task: Task) -> Judged:
@@ -89,7 +91,7 @@ def make_judged(
 
 
 def compare(labelled: Judged, held_out: Judged, step_weight: Array | float, *, group_size: int) -> dict[str, Array]:
-    """Fits the reward models to labelled episodes, and tells what they choose of held-out ones; see `run`."""
+    """Fits the reward models to labelled episodes, and computes what they select of held-out ones; see `run`."""
     outcome = fit_probe(
         _last(labelled), labelled.success.astype(jnp.int32), jnp.ones_like(labelled.success), num_classes=2
     )
@@ -124,7 +126,7 @@ def compare(labelled: Judged, held_out: Judged, step_weight: Array | float, *, g
 
 
 def _features(policy: LanguagePolicy, params: Params, episode: Episode, group_size: int) -> Array:
-    """Reads the episodes of one task after the other, which takes less memory than all at once."""
+    """Reads the episodes one task at a time, which takes less memory than all at once."""
     groups = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] // group_size, group_size, *leaf.shape[1:]), episode)
     features = jax.lax.map(lambda group: hidden_after_turns(policy.model, params, group), groups)
     return features.reshape(-1, *features.shape[2:])

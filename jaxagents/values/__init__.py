@@ -1,4 +1,4 @@
-"""Values: parameters and inputs to values of states and actions."""
+"""Values: functions from parameters and inputs to values of states and actions."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""Judges of single steps: who did this, the policy or the demonstrator?"""
+"""Discriminators of single steps: was it the policy or the demonstrator?"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from jaxagents.types import Array, Box, Discrete, Params, Transition
 
 
 class Discriminator(NamedTuple):
-    """A number of a step.
+    """A function that gives a logit for a step.
 
     Attributes:
         init: `(key) -> params`.
         apply: `(params, transition [...], log_prob [...]) -> [...]`, the logit of "a demonstrator did this"; actions
-            are those of policies, before their squashing, and `log_prob` is what the policy gives them.
-        absorbing: `(params) -> []`, the logit of a step in the absorbing state that follows the end of an episode.
+            are unsquashed, and `log_prob` is their log-probability under the policy.
+        absorbing: `(params) -> []`, the logit of a step in the absorbing state after the end of an episode.
         asks_policy: whether it reads `log_prob`.
     """
 
@@ -30,16 +30,16 @@ class Discriminator(NamedTuple):
 
 
 def make_discriminator(observation_space: Box, action_space: Discrete | Box, *, encoder: nn.Module) -> Discriminator:
-    """Makes a discriminator of observations and actions in one vector.
+    """Makes a discriminator of observations and actions, joined in one vector.
 
     Args:
-        observation_space: a vector.
-        action_space: discrete, or a bounded vector.
-        encoder: `[..., D + A + 1]` -> features `[..., F]`; the last number is 1 in the absorbing state, where all
+        observation_space: space of a vector.
+        action_space: discrete space, or that of a bounded vector.
+        encoder: `[..., D + A + 1]` -> features `[..., F]`; the last number is 1 in the absorbing state, in which all
             others are 0.
 
     Returns:
-        The function; parameters `{"encoder", "head"}`.
+        The discriminator, with parameters `{"encoder", "head"}`.
 
     Raises:
         ValueError: the observations are not a vector, or the actions are not bounded.
@@ -80,16 +80,17 @@ def make_reward_discriminator(
 ) -> Discriminator:
     """Makes the discriminator of AIRL, `g(s, a) + discount h(s') - h(s) - log pi(a | s)`.
 
-    At its best, g is a reward that the demonstrator maximises, and h its value but for a constant.
+    At the optimum, g is a reward that the demonstrator maximises, and h is its value up to a constant.
 
     Args:
-        observation_space: a vector.
-        action_space: discrete, or a bounded vector.
-        encoder: of g `[..., D + A + 1]` and, with parameters of its own, of h `[..., D]` -> features `[..., F]`.
-        discount: per step; h of the absorbing state, which follows a step that terminates, is 0: g can make up for it.
+        observation_space: space of a vector.
+        action_space: discrete space, or that of a bounded vector.
+        encoder: encoder of g `[..., D + A + 1]` and, with separate parameters, of h `[..., D]` -> features `[..., F]`.
+        discount: discount per step; h of the absorbing state, which follows a terminal step, is 0: g can compensate for
+            it.
 
     Returns:
-        The function; parameters `{"reward", "shaping"}`.
+        The discriminator, with parameters `{"reward", "shaping"}`.
 
     Raises:
         ValueError: see `make_discriminator`.
@@ -97,7 +98,7 @@ def make_reward_discriminator(
     References:
         Fu, Luo and Levine (2018), Learning robust rewards with adversarial inverse reinforcement learning, equation 4.
 
-    Deviation: the reward sees the action too; the paper's transfers to other dynamics only without.
+    Deviation: the reward also sees the action; the paper's reward transfers to other dynamics only if it does not.
     """
     reward, head = make_discriminator(observation_space, action_space, encoder=encoder), ValueHead()
 

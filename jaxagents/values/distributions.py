@@ -1,4 +1,4 @@
-"""What action-value functions predict of returns: expectations, probabilities of atoms, or quantiles."""
+"""Predictions of returns by action-value functions: expectations, probabilities of atoms, or quantiles."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from jaxagents.types import Array
 
 
 class ReturnDistribution(NamedTuple):
-    """What a network's numbers of every action mean.
+    """The meaning of a network's outputs for every action.
 
     Attributes:
-        num_outputs: K, numbers of every action.
+        num_outputs: K, number of outputs for every action.
         to_values: `(outputs [..., A, K], fractions [..., K] | None) -> values`.
-        num_fractions: fractions of the distribution that are drawn for every step to learn from; 0 where they do not
-            change.
-        num_acting_fractions: the same to choose an action.
-        num_cosines: of the embedding of those fractions, see `networks.heads.CosineEmbedding`.
+        num_fractions: number of fractions of the distribution that are drawn for every step to learn from; 0 if they
+            are fixed.
+        num_acting_fractions: the same for choosing an action.
+        num_cosines: number of cosines in the embedding of those fractions, see `networks.heads.CosineEmbedding`.
     """
 
     num_outputs: int
@@ -29,7 +29,7 @@ class ReturnDistribution(NamedTuple):
     num_cosines: int = 1
 
     def spread(self, leading: tuple[int, ...], drawn: Array | None) -> Array:
-        """Returns fractions `[*leading, K]`: those drawn `[..., K]`, or midpoints, as many as choose an action."""
+        """Returns fractions `[*leading, K]`: drawn ones `[..., K]`, or midpoints, as many as for choosing an action."""
         if drawn is None:
             drawn = _midpoints(self.num_acting_fractions)
         drawn = drawn.reshape(*drawn.shape[:-1], *(1,) * (len(leading) + 1 - drawn.ndim), drawn.shape[-1])
@@ -44,9 +44,9 @@ def categorical(*, low: float, high: float, num_atoms: int = 51) -> ReturnDistri
     """Predicts the probabilities of fixed returns (C51).
 
     Args:
-        low: the first atom, in units of the return.
-        high: the last atom. Returns beyond the two count as the nearest.
-        num_atoms: Z. Paper: 51.
+        low: first atom, in units of the return.
+        high: last atom. Returns beyond the two count as the nearest one.
+        num_atoms: Z, number of atoms. Paper: 51.
 
     Raises:
         ValueError: the bounds are not in order, or there are fewer than two atoms.
@@ -68,7 +68,7 @@ def quantiles(*, num_quantiles: int = 200) -> ReturnDistribution:
     """Predicts quantiles at the midpoints of equal parts of the distribution (QR-DQN).
 
     Args:
-        num_quantiles: K. Paper: 200.
+        num_quantiles: K, number of quantiles. Paper: 200.
 
     Raises:
         ValueError: `num_quantiles` is not positive.
@@ -91,12 +91,13 @@ def quantiles(*, num_quantiles: int = 200) -> ReturnDistribution:
 def implicit_quantiles(
     *, num_fractions: int = 64, num_acting_fractions: int = 32, num_cosines: int = 64
 ) -> ReturnDistribution:
-    """Predicts quantiles at fractions that are drawn anew for every step (IQN).
+    """Predicts quantiles at fractions that are drawn again for every step (IQN).
 
     Args:
-        num_fractions: N = N', drawn for the prediction, and once more for the target. Paper: 64.
-        num_acting_fractions: K, whose mean chooses an action: to act, and of a successor in the target. Paper: 32.
-        num_cosines: of the embedding. Paper: 64.
+        num_fractions: N = N', number drawn for the prediction, and again for the target. Paper: 64.
+        num_acting_fractions: K, number whose mean chooses an action, in acting and for successors in targets. Paper:
+            32.
+        num_cosines: number of cosines in the embedding. Paper: 64.
 
     Raises:
         ValueError: a count is not positive.
@@ -105,7 +106,7 @@ def implicit_quantiles(
         Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning, equations 2 and 3;
         Dopamine, implicit_quantile_agent.py (which fractions choose the successor's action).
 
-    Deviation: greedy evaluation takes the midpoints of equal parts.
+    Deviation: greedy evaluation uses the midpoints of equal parts.
     """
     counts = {"num_fractions": num_fractions, "num_acting_fractions": num_acting_fractions, "num_cosines": num_cosines}
     for name, count in counts.items():

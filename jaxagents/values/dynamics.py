@@ -1,4 +1,4 @@
-"""Ensembles of models of a world with vectors for observations: what follows a step, and how sure that is."""
+"""Ensembles of models of a world with vector observations: predictions of a step, and their uncertainty."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,12 +16,12 @@ LOG_SCALE_BOUNDS = -5.0, 1.0
 
 @struct.dataclass
 class Prediction:
-    """What follows a step; normally distributed, apart from the end.
+    """Predicted result of a step; normally distributed, except the end.
 
     Attributes:
-        mean: float32 `[..., D + 1]`, change of the observation, and the reward.
+        mean: float32 `[..., D + 1]`, mean of the change of the observation, and of the reward.
         log_scale: float32 `[..., D + 1]`, logarithm of the standard deviation.
-        end_logit: float32 `[...]`, of "the step terminates the episode".
+        end_logit: float32 `[...]`, logit of "the step terminates the episode".
     """
 
     mean: Array
@@ -29,7 +29,7 @@ class Prediction:
     end_logit: Array
 
     def sample(self, key: Array, observation: Array) -> tuple[Array, Array, Array]:
-        """Draws the next observation `[D]`, the reward `[]` and whether the episode ends, of one step."""
+        """Draws the next observation `[D]`, the reward `[]` and whether the episode ends, for one step."""
         noise_key, end_key = jax.random.split(key)
         drawn = self.mean + jnp.exp(self.log_scale) * jax.random.normal(noise_key, self.mean.shape)
         ends = jax.random.bernoulli(end_key, jax.nn.sigmoid(self.end_logit))
@@ -41,8 +41,8 @@ class Dynamics(NamedTuple):
 
     Attributes:
         init: `(key) -> params`, leaves `[E, ...]`.
-        apply: `(params, observation [..., D], action [..., A]) -> Prediction` with leaves `[E, ...]`; actions are those
-            of policies, before their squashing.
+        apply: `(params, observation [..., D], action [..., A]) -> Prediction` with leaves `[E, ...]`; actions are
+            unsquashed.
     """
 
     init: Callable[[Array], Params]
@@ -50,25 +50,25 @@ class Dynamics(NamedTuple):
 
 
 def make_dynamics(observation_space: Box, action_space: Box, *, encoder: nn.Module, num_members: int = 5) -> Dynamics:
-    """Makes an ensemble of models that differ in their initial parameters only.
+    """Makes an ensemble of models that differ only in their initial parameters.
 
     Args:
-        observation_space: a vector of D numbers.
-        action_space: a bounded vector.
+        observation_space: space of a vector of D numbers.
+        action_space: space of a bounded vector.
         encoder: `[..., D + A]` -> features `[..., F]`.
-        num_members: E. Paper: 5, or 7 of which the 5 best are asked.
+        num_members: E, number of models. Paper: 5, or 7 of which the best 5 are used.
 
     Returns:
         The ensemble.
 
     Raises:
-        ValueError: a space is not a vector, the actions are unbounded, or there is no member.
+        ValueError: a space is not a vector, the actions are unbounded, or there are no members.
 
     References:
         Chua et al. (2018), Deep reinforcement learning in a handful of trials using probabilistic dynamics models,
         section 4.
 
-    Deviation: fixed bounds of the standard deviations, which the paper learns; ends are predicted, too.
+    Deviation: the bounds of the standard deviations, which the paper learns, are fixed; ends are predicted, too.
     """
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         require_vector(name, space, "flatten it", " for a model")

@@ -1,4 +1,4 @@
-"""Action values: of all actions of a discrete space, or twice of one continuous action."""
+"""Action values: for all actions of a discrete space, or two or more values for one continuous action."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +21,12 @@ class QFunction(NamedTuple):
 
     Attributes:
         init: `(key) -> params`.
-        apply: `(params, carry, PolicyInput) -> (carry, values)` as a `Policy`; values are `[T, B, A]`, or one of the
+        apply: `(params, carry, PolicyInput) -> (carry, values)` as in a `Policy`; values are `[T, B, A]`, or one of the
             records of `ops.value_distributions`.
         initial_carry: `(batch_shape) -> carry`.
-        draw_noise: as that of a `Policy`: of weights, and of fractions of distributions; None for others.
-        draw_learning_noise: the same for values that are learned, with more fractions (IQN); None: as to act.
+        draw_noise: function as in a `Policy`, for noisy weights and for fractions of distributions; None for others.
+        draw_learning_noise: the same for values that are trained, with more fractions (IQN); None: the same as for
+            acting.
     """
 
     init: Callable[[Array], Params]
@@ -40,12 +41,11 @@ class TwinQ(NamedTuple):
 
     Attributes:
         init: `(key) -> params`, leaves `[E, ...]` of E critics.
-        apply: `(params, observation [..., D], action [..., A]) -> [E, ...]`; actions are those of policies, before
-            their squashing.
-        drop_out: `(params, observation [B, D], action [B, A], keys [B]) -> [E, B]`: as `apply`, but units drop out,
-            other ones for every sample; None without dropout.
-        fit: `(params, observation, action, axis_name) -> ([E, B], statistics)`: normalised by the batch, and the
-            running statistics after it, see `with_statistics`; None without batch normalisation.
+        apply: `(params, observation [..., D], action [..., A]) -> [E, ...]`; actions are unsquashed.
+        drop_out: `(params, observation [B, D], action [B, A], keys [B]) -> [E, B]`: like `apply`, with dropout that
+            differs between samples; None without dropout.
+        fit: `(params, observation, action, axis_name) -> ([E, B], statistics)`: values normalised by the batch, and the
+            updated running statistics, see `with_statistics`; None without batch normalisation.
     """
 
     init: Callable[[Array], Params]
@@ -68,27 +68,28 @@ def make_q_function(
     """Makes the values of all actions of a discrete space.
 
     Args:
-        observation_space: of one agent.
-        action_space: of A actions.
+        observation_space: observation space of one agent.
+        action_space: space of A actions.
         encoder: observation `[..., *shape]` -> features `[..., D]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward function.
-        history: True: the memory also reads the previous action, one-hot, and the previous reward, as in R2D2.
-        dueling: True adds a state value and centred advantages (Wang et al., 2016), False has one linear layer.
-        noise_scale: of the noise of the last layers' weights at the start (Fortunato et al., 2018: 0.5); None has none.
-        distribution: what is predicted of returns, see `values.distributions`; None takes expectations.
+        history: whether the memory also reads the previous action, one-hot, and the previous reward, as in R2D2.
+        dueling: whether to add a state value and centred advantages (Wang et al., 2016), instead of one linear layer.
+        noise_scale: initial scale of the noise of the last layers' weights (Fortunato et al., 2018: 0.5); None: no
+            noise.
+        distribution: predicted distribution of returns, see `values.distributions`; None: expectations.
 
     Returns:
-        The function; parameters `{"torso", "head"}`, and `"embedding"` of implicit quantiles.
+        The function, with parameters `{"torso", "head"}`, and `"embedding"` for implicit quantiles.
 
     Raises:
-        ValueError: if the actions are not discrete, the scale of the noise is not positive, or there is no memory that
+        ValueError: the actions are not discrete, the scale of the noise is not positive, or there is no memory that
             could read a history.
 
     References:
         Kapturowski et al. (2019), Recurrent experience replay in distributed reinforcement learning, section 2.3
         (history).
 
-    Deviation: the last layers alone are noisy; every step of a batch has weights of its own.
+    Deviation: only the last layers are noisy; every step of a batch has separate noise.
     """
     if not isinstance(action_space, Discrete):
         raise ValueError(f"`action_space` must be Discrete, got {action_space}; try `make_twin_q`.")
@@ -156,21 +157,21 @@ def _previous_step(inputs: PolicyInput, action_space: Discrete) -> Array:
 
 
 def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module, num_critics: int = 2) -> TwinQ:
-    """Makes two or more values of one continuous action, which differ in their initial parameters only.
+    """Makes two or more values of one continuous action, which differ only in their initial parameters.
 
     The encoder sees the observation and the squashed action, `tanh(action)`, in one vector.
 
     Args:
-        observation_space: a vector.
-        action_space: a bounded vector.
+        observation_space: space of a vector.
+        action_space: space of a bounded vector.
         encoder: `[..., D + A]` -> features `[..., F]`; a `RegularizedMLP` may have dropout or batch normalisation.
-        num_critics: E.
+        num_critics: E, number of critics.
 
     Returns:
-        The function; parameters `{"encoder", "head"}`, whose leaves have a leading axis of E.
+        The function, with parameters `{"encoder", "head"}`, whose leaves have a leading axis of E.
 
     Raises:
-        ValueError: if a space is not a vector, the actions are unbounded or there is no critic.
+        ValueError: a space is not a vector, the actions are unbounded, or there are no critics.
 
     References:
         Fujimoto, van Hoof and Meger (2018), section 4.2.
@@ -227,5 +228,5 @@ def make_twin_q(observation_space: Box, action_space: Box, *, encoder: nn.Module
 
 
 def with_statistics(params: Params, statistics: PyTree) -> Params:
-    """Returns the parameters of critics with other running statistics of their batches."""
+    """Returns the parameters of critics with their running batch statistics replaced."""
     return {**params, "encoder": {**params["encoder"], "batch_stats": statistics}}

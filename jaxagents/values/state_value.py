@@ -12,7 +12,7 @@ from jaxagents.types import Array, Params, PyTree
 
 
 class StateValue(NamedTuple):
-    """A feed-forward value of states.
+    """A feed-forward function from states to values.
 
     Attributes:
         init: `(key) -> params`.
@@ -27,11 +27,11 @@ def make_state_value(observation_space: PyTree, *, encoder: nn.Module) -> StateV
     """Makes the value of states.
 
     Args:
-        observation_space: of one agent.
+        observation_space: observation space of one agent.
         encoder: observation `[..., *shape]` -> features `[..., F]`.
 
     Returns:
-        The function; parameters `{"encoder", "head"}`.
+        The function, with parameters `{"encoder", "head"}`.
     """
     head = ValueHead()
 

@@ -1,4 +1,4 @@
-"""Goofspiel with hidden bids: cards are bid for prizes, and only who won is public."""
+"""Goofspiel with hidden bids: players bid cards for prizes, and only the winners are public."""
 
 from typing import Any, NamedTuple
 
@@ -6,28 +6,28 @@ from jaxagents.games.trees import TERMINAL, Definition
 
 
 class _State(NamedTuple):
-    """`bids` of all players, turn after turn; `winners` of the turns, None for ties."""
+    """`bids` of all players, turn by turn; `winners` of the turns, None for ties."""
 
     bids: tuple[int, ...] = ()
     winners: tuple[int | None, ...] = ()
 
 
 def goofspiel(num_cards: int = 4, num_players: int = 2) -> Definition:
-    """Makes goofspiel: prizes C, C - 1, ..., 1 are bid for with cards 1 to C, each played once.
+    """Makes goofspiel: cards 1 to C, each played once, are bid for the prizes C, C - 1, ..., 1.
 
-    All bid at the same time; the highest bid wins the prize, nobody if two or more are highest. Players learn who won
-    and not what was bid. Who has most points shares +1 with others who do, the rest shares -1; all alike is 0. The
-    last cards are played by themselves.
+    All bid at the same time; the highest bid wins the prize, or nobody if several are highest. Players learn who won,
+    but not the bids. The players with the most points share +1, the others share -1; if all have equal points, the
+    payoff is 0. The last cards are played automatically.
 
     Args:
-        num_cards: C, two or more.
-        num_players: N, two or more.
+        num_cards: C, number of cards per player, at least 2.
+        num_players: N, number of players, at least 2.
 
     Returns:
         The definition. A label is (own bids, winners).
 
     Raises:
-        ValueError: too few cards or players.
+        ValueError: there are too few cards or players.
 
     References:
         Ross (1971), "Goofspiel: The Game of Pure Strategy". Lisy, Lanctot and Bowling (2015) (hidden bids).

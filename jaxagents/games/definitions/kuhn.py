@@ -1,4 +1,4 @@
-"""Kuhn poker for two players and more."""
+"""Kuhn poker for two or more players."""
 
 from typing import Any, NamedTuple
 
@@ -13,19 +13,19 @@ class _State(NamedTuple):
 
 
 def kuhn(num_players: int = 2) -> Definition:
-    """Makes Kuhn poker with N + 1 cards: everybody antes one, and bets one at most.
+    """Makes Kuhn poker with N + 1 cards: all players ante one, and bet at most one.
 
-    In turn, players pass or bet; after the first bet all others pass (fold) or bet (call) once more. The highest card
-    among those who bet, or among all if nobody did, takes the pot.
+    In turn, players pass or bet; after the first bet, each of the others passes (folds) or bets (calls) once more. The
+    highest card among the players who bet, or among all if nobody did, wins the pot.
 
     Args:
-        num_players: N, two or more.
+        num_players: N, number of players, at least 2.
 
     Returns:
         The definition. A label is (own card, moves).
 
     Raises:
-        ValueError: fewer than two players.
+        ValueError: there are fewer than two players.
 
     References:
         Kuhn (1950), "A Simplified Two-Person Poker". Szafron et al. (2013), "A Parameterized Family of Equilibrium

@@ -1,4 +1,4 @@
-"""Leduc poker: two suits, two rounds of bets, one public card."""
+"""Leduc poker: two suits, two betting rounds, one public card."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ _MAX_RAISES, _BETS = 2, (2.0, 4.0)
 
 
 class _State(NamedTuple):
-    """`moves` are those of each round; `waiting` players still have to move in the current one."""
+    """`moves` of each round, and the number of players `waiting` to move in the current round."""
 
     stakes: tuple[float, ...]
     folded: tuple[bool, ...]
@@ -21,20 +21,20 @@ class _State(NamedTuple):
 
 
 def leduc(num_players: int = 2) -> Definition:
-    """Makes Leduc poker: N + 1 ranks in two suits, one card each, a round of bets, a public card, another round.
+    """Makes Leduc poker: N + 1 ranks in two suits, one card each, a betting round, a public card, another round.
 
-    Everybody antes one. A raise is two in the first round and four in the second, with at most two raises in a round.
-    A pair with the public card beats every other card; otherwise the higher rank wins, and equal ranks share the pot.
+    All players ante one. A raise is two in the first round and four in the second, with at most two raises per round. A
+    pair with the public card beats all other cards; otherwise the higher rank wins, and equal ranks share the pot.
 
     Args:
-        num_players: N, two or more.
+        num_players: N, number of players, at least 2.
 
     Returns:
-        The definition. Cards of one rank are distinguished, as in OpenSpiel. A label is (own card, public card or None,
-        moves of each round).
+        The definition. Cards of the same rank are distinguished, as in OpenSpiel. A label is (own card, public card or
+        None, moves of each round).
 
     Raises:
-        ValueError: fewer than two players.
+        ValueError: there are fewer than two players.
 
     References:
         Southey et al. (2005), "Bayes' Bluff: Opponent Modelling in Poker".

@@ -1,4 +1,4 @@
-"""Liar's dice for two: bid on the dice of both, or call the other a liar."""
+"""Liar's dice for two players: bid on the dice of both, or call the other a liar."""
 
 from typing import Any, NamedTuple
 
@@ -13,19 +13,19 @@ class _State(NamedTuple):
 def liars_dice(sides: int = 6, num_dice: int = 1) -> Definition:
     """Makes liar's dice: both roll in secret, and bid in turn until one does not believe the other.
 
-    A bid (quantity, face) says that at least so many of all dice show the face; the highest face counts as every face.
-    Bids go up, by quantity first: action `(quantity - 1) sides + face - 1`. The last action, `2 num_dice sides`, calls
-    the last bidder a liar. The bidder wins one if the bid holds, and loses one otherwise.
+    A bid (quantity, face) claims that at least that many of all dice show the face; the highest face counts as every
+    face. Bids go up, by quantity first: action `(quantity - 1) sides + face - 1`. The last action, `2 num_dice sides`,
+    calls the last bidder a liar. The bidder wins one if the bid is true, and loses one otherwise.
 
     Args:
-        sides: of a die, two or more.
-        num_dice: of each player.
+        sides: number of sides of a die, at least 2.
+        num_dice: number of dice of each player.
 
     Returns:
-        The definition. A label is (own dice in order, bids).
+        The definition. A label is (own dice, sorted, bids).
 
     Raises:
-        ValueError: fewer than two sides, or no dice.
+        ValueError: there are fewer than two sides, or no dice.
 
     References:
         Lisy, Lanctot and Bowling (2015), "Online Monte Carlo Counterfactual Regret Minimization for Search in

@@ -1,4 +1,4 @@
-"""Any game in normal form, one move each."""
+"""Any game in normal form, with one move per player."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ def from_payoffs(payoffs: np.ndarray, name: str = "normal_form") -> Definition:
     """Makes a game in which all players move once, at the same time.
 
     Args:
-        payoffs: `[N, A_1, ..., A_N]`, of every player for every joint action.
-        name: of the game.
+        payoffs: `[N, A_1, ..., A_N]`, payoff of every player for every joint action.
+        name: name of the game.
 
     Returns:
         The definition. Every player has one information set, labelled `()`.
 
     Raises:
-        ValueError: wrong rank, no actions, or payoffs that are not finite.
+        ValueError: the rank is wrong, a player has no actions, or payoffs are not finite.
     """
     payoffs = np.asarray(payoffs, np.float64)
     if payoffs.ndim < 2 or payoffs.shape[0] != payoffs.ndim - 1 or not payoffs.size:

@@ -1,4 +1,4 @@
-"""Sheriff: a smuggler offers bribes for not being searched; not zero-sum, with equilibria that need a mediator."""
+"""Sheriff: a smuggler offers bribes to avoid a search; not zero-sum, with equilibria that need a mediator."""
 
 from typing import Any, NamedTuple
 
@@ -24,26 +24,26 @@ def sheriff(
     item_penalty: float = 1.0,
     sheriff_penalty: float = 1.0,
 ) -> Definition:
-    """Makes the game of the sheriff, small by default.
+    """Makes the sheriff game, small by default.
 
     The smuggler (player 0) loads illegal items, unseen. In every round the smuggler offers a bribe, and the sheriff
-    says whether to let the cargo pass or to inspect it; only the last round counts. Not inspected, the smuggler gets
-    the value of the items minus the bribe, and the sheriff the bribe. Inspected, the smuggler pays the penalty of every
-    item to the sheriff, or the sheriff apologises with a penalty to an honest smuggler.
+    says whether to let the cargo pass or to inspect it; only the last round counts. Without an inspection, the smuggler
+    gets the value of the items minus the bribe, and the sheriff gets the bribe. With an inspection, the smuggler pays
+    the penalty for every item to the sheriff, or the sheriff pays a penalty to an honest smuggler.
 
     Args:
-        max_items: that can be loaded.
-        max_bribe: that can be offered.
-        num_rounds: of bids.
-        item_value: of an item that passes.
-        item_penalty: paid for an item that is found.
-        sheriff_penalty: paid by the sheriff where none is.
+        max_items: greatest number of items that can be loaded.
+        max_bribe: greatest bribe that can be offered.
+        num_rounds: number of bargaining rounds.
+        item_value: value of an item that passes.
+        item_penalty: penalty for an item that is found.
+        sheriff_penalty: penalty that the sheriff pays if no item is found.
 
     Returns:
-        The definition. A label is (items, bids) of the smuggler and bids of the sheriff.
+        The definition. A label is (items, bids) for the smuggler and bids for the sheriff.
 
     Raises:
-        ValueError: no item, a negative bribe, or no round.
+        ValueError: there are no items or no rounds, or a bribe is negative.
 
     References:
         Farina et al. (2019), "Correlation in Extensive-Form Games: Saddle-Point Formulation and Benchmarks", section 5.
