@@ -79,7 +79,7 @@ def with_generated_levels(
         Zala et al. (2024), EnvGen: Generating and adapting environments via LLMs for training embodied agents,
         algorithm 1.
 
-    Deviation: achievements and levels are chosen by rules, instead of a language model that writes configurations;
+    Deviation: rules choose achievements and make levels, instead of a language model that writes configurations;
         success is measured on training episodes, instead of evaluation episodes.
     """
     check_counts(num_levels=num_levels, num_generated=num_generated)

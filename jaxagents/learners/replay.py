@@ -139,7 +139,7 @@ def with_replay(
 
 
 def _to_store(batch: Rollout) -> Transition:
-    """Returns what is stored of a rollout: with memory, also the carry before every step and the previous action, reward.
+    """Returns what is stored of a rollout: with memory, also every step's carry, previous action and reward.
 
     A learner of the samples draws its own noise.
     """

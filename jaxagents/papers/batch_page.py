@@ -89,7 +89,7 @@ def _confirmed(claims: Sequence[Claim]) -> list[str]:
 
 
 def _others(rows: Sequence[Measured], first: str) -> str:
-    """Returns a sentence about the arms that are compared with another baseline."""
+    """Returns a note on the arms that are compared with another baseline; "" without such arms."""
     others: dict[str, list[str]] = {}
     for row in rows:
         if row.rival not in ("", first):
