@@ -55,8 +55,8 @@ def draw_layer_noise(key: Array, leading: tuple[int, ...], num_inputs: int, num_
     """Draws the noise of a layer.
 
     Args:
+        key: PRNG key.
         leading: sizes of the axes before the feature axis.
-        leading: axes before those of the features.
         num_inputs: D, size of the input.
         num_outputs: F, size of the output.
     """
