@@ -203,7 +203,7 @@ def _num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Json]] | None:
-    """Returns the tools of a row, where they may be JSON text."""
+    """Returns the tools of a row, which may be given as JSON text."""
     tools = row.get("tools")
     return json.loads(tools) if isinstance(tools, str) and tools else tools or None
 

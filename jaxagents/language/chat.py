@@ -235,7 +235,7 @@ def _render_frames(frames: dict[str, _Frame], *, several: bool) -> Frames:
     first, later = frames["first"], frames["later" if several else "first"]
 
     def observation(word_ids: Array, begun: Array, *, length: int) -> tuple[Array, Array]:
-        # The last token of the answer's opening is in the last column, from where the answer is decoded.
+        # The last token of the answer's opening is in the last column, after which the answer is decoded.
         of_first, of_later = (
             _render(frame._replace(after=frame.after[:-1]), word_ids, length - 1) for frame in (first, later)
         )

@@ -37,8 +37,8 @@ def make_shared_prompt_collector(
         environment: unbatched text world.
         policy: policy that acts; its layout must have a prompt.
         group_size: number of episodes per task.
-        num_rows: must be None: all episodes are played at once, because rows that start another one read its prompt
-            alone.
+        num_rows: must be None: all episodes are played at once, because a row that starts another one reads its
+            prompt on its own.
         axis_name: see `collect.make_dialogue_collector`.
         **options: further arguments of that function.
 

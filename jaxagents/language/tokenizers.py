@@ -141,8 +141,8 @@ def from_huggingface(
 
     Args:
         words: not used; the vocabulary is given.
-        source: name or path for `transformers.AutoTokenizer`, a tokenizer of `transformers` with a fast backend, or a
-            `tokenizers.Tokenizer`.
+        source: folder for `transformers.AutoTokenizer` (nothing is downloaded), a tokenizer of `transformers` with a
+            fast backend, or a `tokenizers.Tokenizer`.
         marks: tokens of marks, by default the padding token for "pad", the end-of-sequence token for "end", and
             "<|observation|>", "<|think|>", "<|act|>". Any token is possible; only "pad" may share one with another
             mark.

@@ -20,7 +20,7 @@ def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_as
     Args:
         environment: unbatched text world of one player, without chance after the start.
         policy: policy whose tokens and layout the episodes have.
-        num_aside: largest number of tokens of what is thought before the expert's own thought.
+        num_aside: largest number of tokens of the text that precedes the expert's thought.
 
     Returns:
         `(task, start, group, actions int32 [N, T, M], live bool [N, T], *, thoughts=None, aside=None, own=None,
