@@ -1,4 +1,4 @@
-"""Data: trajectories in files, packed rows of tokens, replay buffers, and fixed data sets."""
+"""Data: trajectory files, packed rows of tokens, replay buffers, and fixed data sets."""
 
 from jaxagents import modules_of
 

@@ -1,8 +1,8 @@
-"""Replay buffers of transitions: rings on the device, sampled uniformly or by priority.
+"""Replay buffers of transitions: ring buffers on the device, sampled uniformly or by priority.
 
-Every leaf of a state has a leading axis of `num_shards`: shard `i` holds an equal stretch of the environments and
-gives an equal part of every batch. Devices split that axis, so that the samples depend on the number of shards and not
-on the number of devices.
+Every leaf of a state has a leading axis of `num_shards`: shard `i` holds an equal part of the environments and provides
+an equal part of every batch. Devices split that axis, so that samples depend on the number of shards but not on the
+number of devices.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from jaxagents.ops.checks import check_counts
 from jaxagents.ops.packing import Rows, pack_rows, unpack_rows
 from jaxagents.types import Array, PyTree, State, Transition
 
-_SMALLEST_PRIORITY = 1e-6  # Zero is kept for sequences that do not exist.
+_SMALLEST_PRIORITY = 1e-6  # Zero is reserved for sequences that do not exist.
 
 
 class Buffer(NamedTuple):
@@ -26,12 +26,12 @@ class Buffer(NamedTuple):
 
     Attributes:
         init: `(transition, num_envs) -> state`; `transition` is one step without leading axes, as arrays or as
-            `ShapeDtypeStruct`s, `num_envs` the rows of every later `add`, over all devices.
-        add: `(state, transition [T, B, ...]) -> state`; continues the rows of the last call.
-        sample: `(state, key) -> (transition [n, batch, ...], weight [batch], indices)`; `weight` corrects the loss
-            fully for the way of sampling, a power of it partly; `indices` are for `set_priorities` only.
-        set_priorities: `(state, indices, priority [batch]) -> state`; a negative priority leaves the old one.
-        can_sample: `(state) -> bool []`.
+            `ShapeDtypeStruct`s, `num_envs` is the number of rows of every later `add`, over all devices.
+        add: `(state, transition [T, B, ...]) -> state`; continues the rows of the previous call.
+        sample: `(state, key) -> (transition [n, batch, ...], weight [batch], indices)`; `weight` fully corrects the
+            loss for non-uniform sampling, and a power of it partially; `indices` are only for `set_priorities`.
+        set_priorities: `(state, indices, priority [batch]) -> state`; a negative priority keeps the old one.
+        can_sample: `(state) -> bool []`, whether there is enough to sample.
     """
 
     init: Callable[[PyTree, int], State]
@@ -43,16 +43,16 @@ class Buffer(NamedTuple):
 
 @struct.dataclass
 class BufferState:
-    """State of a buffer; S shards of R environments, of each of which the last L steps are kept in a ring.
+    """State of a buffer: S shards of R environments each, whose last L steps are kept in ring buffers.
 
     Attributes:
-        experience: leaves `[S, R, L, ...]`, the narrow ones beside each other.
-        position: int32 `[S]`, where the next step is written, the same in all shards.
-        num_steps: int32 `[S]`, steps held of each environment, the same in all shards.
-        shard: int32 `[S]`, global index of each shard; random streams are folded in by it.
+        experience: leaves `[S, R, L, ...]`, with narrow leaves joined, see `ops.packing.pack_rows`.
+        position: int32 `[S]`, index at which the next step is written, the same in all shards.
+        num_steps: int32 `[S]`, number of stored steps per environment, the same in all shards.
+        shard: int32 `[S]`, global index of each shard, which is folded into random keys.
         priorities: float32 `[S, 2 P]`, sum trees; leaf `r L + t` is the sequence that begins at step `t` of
             environment `r`. None without priorities.
-        max_priority: float32 `[S]`, the largest value ever put in each tree. None without priorities.
+        max_priority: float32 `[S]`, the largest value ever set in each tree. None without priorities.
     """
 
     experience: Rows
@@ -69,17 +69,17 @@ def make_uniform_buffer(
     """Makes a buffer that draws all sequences with equal probability.
 
     Args:
-        capacity: transitions to keep, over all environments.
-        batch_size: sequences per sample, over all shards.
-        sequence_length: steps `n` per sequence.
-        min_size: transitions before the first sample.
-        num_shards: equal parts, a multiple of the number of devices.
+        capacity: number of transitions to keep, over all environments.
+        batch_size: number of sequences per sample, over all shards.
+        sequence_length: n, number of steps per sequence.
+        min_size: number of transitions required before the first sample.
+        num_shards: number of equal shards, a multiple of the number of devices.
 
     Returns:
         The buffer; all weights are 1 and priorities are ignored.
 
     Raises:
-        ValueError: if a size does not fit another one.
+        ValueError: a size is incompatible with another one.
     """
     _check_sizes(capacity, batch_size, sequence_length, min_size, num_shards)
 
@@ -118,26 +118,26 @@ def make_prioritized_buffer(
     """Makes a buffer that draws sequence `i` with probability `P_i = p_i^alpha / sum_j p_j^alpha`.
 
     New sequences get the largest value `p^alpha` so far. Weights are `1 / P_i`, divided by the largest of the batch;
-    who samples raises them to the exponent beta.
+    the caller raises them to the exponent beta.
 
     Args:
-        capacity: transitions to keep, over all environments.
-        batch_size: sequences per sample, over all shards.
-        sequence_length: steps `n` per sequence; the priority belongs to the whole sequence.
-        min_size: transitions before the first sample.
-        num_shards: equal parts, a multiple of the number of devices.
+        capacity: number of transitions to keep, over all environments.
+        batch_size: number of sequences per sample, over all shards.
+        sequence_length: n, number of steps per sequence; the priority belongs to the whole sequence.
+        min_size: number of transitions required before the first sample.
+        num_shards: number of equal shards, a multiple of the number of devices.
         priority_exponent: alpha in `[0, 1]`; 0 is uniform. Paper: 0.6.
 
     Returns:
         The buffer.
 
     Raises:
-        ValueError: if a size does not fit another one or an exponent is outside `[0, 1]`.
+        ValueError: a size is incompatible with another one, or the exponent is outside `[0, 1]`.
 
     References:
         Schaul et al. (2016), algorithm 1.
 
-    Deviation: probabilities and the largest weight are those of a shard.
+    Deviation: probabilities and the largest weight are computed per shard.
     """
     _check_sizes(capacity, batch_size, sequence_length, min_size, num_shards)
     if not 0.0 <= priority_exponent <= 1.0:
@@ -166,7 +166,7 @@ def make_prioritized_buffer(
     def sample(state: BufferState, key: Array) -> tuple[Transition, Array, PyTree]:
         draw = partial(sample_leaves, num_samples=batch_size // num_shards)
         indices = jax.vmap(draw)(state.priorities, _fold_in(key, state.shard))
-        # In an empty buffer all values are zero.
+        # In an empty buffer, all values are zero.
         values = jnp.maximum(jax.vmap(get_leaves)(state.priorities, indices), jnp.finfo(jnp.float32).tiny)
         weight = jnp.min(values, axis=1, keepdims=True) / values
         return read(state, indices, sequence_length), weight.reshape(-1), indices
@@ -197,7 +197,7 @@ def _check_sizes(capacity: int, batch_size: int, sequence_length: int, min_size:
 
 
 def _init_state(transition: PyTree, num_envs: int, capacity: int, sequence_length: int, num_shards: int) -> BufferState:
-    """Returns an empty ring of `capacity // num_envs` steps for every environment."""
+    """Returns an empty ring buffer of `capacity // num_envs` steps for every environment."""
     if num_envs % num_shards:
         raise ValueError(f"`num_envs` must be divisible by `num_shards`, got {num_envs} and {num_shards}; try 1 shard.")
     length = capacity // num_envs
@@ -217,7 +217,7 @@ def _init_state(transition: PyTree, num_envs: int, capacity: int, sequence_lengt
 
 
 def _to_rows(transition: Transition, num_shards: int) -> Transition:
-    """Turns `[T, B, ...]` into `[S, B / S, T, ...]`."""
+    """Reshapes `[T, B, ...]` to `[S, B / S, T, ...]`."""
     return jax.tree.map(
         lambda leaf: leaf.swapaxes(0, 1).reshape((num_shards, -1, leaf.shape[0], *leaf.shape[2:])), transition
     )
@@ -229,7 +229,7 @@ def _fold_in(key: Array, shard: Array) -> Array:
 
 
 def _write(state: BufferState, rows: Transition) -> BufferState:
-    """Writes new steps `[R, T, ...]` in one shard."""
+    """Writes new steps `[R, T, ...]` to one shard."""
     num_new_steps, length = rows.terminated.shape[1], _ring_shape(state, num_axes=2)[1]
     if num_new_steps > length:
         raise ValueError(
@@ -247,18 +247,18 @@ def _write(state: BufferState, rows: Transition) -> BufferState:
 
 
 def _draw_uniformly(state: BufferState, key: Array, *, num_samples: int, sequence_length: int) -> Array:
-    """Draws complete sequences of one shard: indices int32 `[num_samples]`."""
+    """Draws complete sequences from one shard: indices int32 `[num_samples]`."""
     rows, length = _ring_shape(state, num_axes=2)
     num_starts = jnp.maximum(state.num_steps - sequence_length + 1, 1)
-    # One draw of 32 bits for the pair, whose probabilities are equal up to a share of rows x starts / 2^32: on small
-    # networks, every draw is a good part of an update.
+    # One draw of 32 bits for the pair, whose probabilities are equal up to a relative error of rows x starts / 2^32:
+    # with small networks, every draw is a considerable part of an update.
     drawn = (jax.random.bits(key, (num_samples,)) % (rows * num_starts).astype(jnp.uint32)).astype(jnp.int32)
     row, start = drawn // num_starts, drawn % num_starts
     return row * length + (state.position - state.num_steps + start) % length
 
 
 def _new_priorities(state: BufferState, *, num_new_steps: int, sequence_length: int) -> tuple[Array, Array]:
-    """Returns the leaves of one shard that new steps concern, and their values, `[K]` each."""
+    """Returns the leaves of one shard that new steps affect, and their values, `[K]` each."""
     rows, length = _ring_shape(state, num_axes=2)
     offset = jnp.arange(1 - sequence_length, num_new_steps)
     if offset.size > length:
@@ -266,7 +266,7 @@ def _new_priorities(state: BufferState, *, num_new_steps: int, sequence_length: 
             f"`capacity` must hold a whole rollout and a sequence, got {length} steps of each environment for "
             f"{num_new_steps} and {sequence_length}; try a larger `capacity`."
         )
-    # Sequences that the new steps complete exist now; those that would run over the newest step do not.
+    # Sequences that the new steps complete now exist; those that would extend beyond the newest step do not.
     complete = (offset <= num_new_steps - sequence_length) & (offset >= -state.num_steps)
     indices = jnp.arange(rows)[:, None] * length + ((state.position + offset) % length)[None]
     values = jnp.broadcast_to(jnp.where(complete, state.max_priority, 0.0)[None], indices.shape)
@@ -285,5 +285,5 @@ def read(state: BufferState, indices: Array, sequence_length: int) -> Transition
 
 
 def _ring_shape(state: BufferState, *, num_axes: int) -> tuple[int, ...]:
-    """Returns the sizes that all experience shares: shards, of all of them, and of each environments and steps."""
+    """Returns the leading sizes of all experience: shards (with three axes), environments per shard, and steps."""
     return jax.tree.leaves(state.experience)[0].shape[:num_axes]

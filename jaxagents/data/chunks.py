@@ -1,4 +1,4 @@
-"""Chunks of recorded data: several steps of a sequence become one, as `environments.chunks` would have played them."""
+"""Chunks of recorded data: several steps of a sequence become one, as played by `environments.chunks`."""
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +17,22 @@ def make_chunk_collector(
     num_shards: int = 1,
     discount: float = 0.99,
 ) -> Collector:
-    """Makes a collector of chunks of a data set that was recorded step by step; they begin at any step.
+    """Makes a collector of chunks of a data set that was recorded step by step; chunks can begin at any step.
 
     Args:
-        environment: `chunked(unchunked, ...)`; how many actions it takes at once is how long chunks are.
-        policy: does not act.
-        unchunked: of the data.
-        dataset: see `data.datasets`, of single steps.
-        batch_size: chunks per batch, over all devices.
+        environment: `chunked(unchunked, ...)`; the number of actions that it takes at once is the length of the chunks.
+        policy: not used to act.
+        unchunked: environment of the data.
+        dataset: data set of single steps, see `data.datasets`.
+        batch_size: number of chunks per batch, over all devices.
         num_shards: see `make_dataset_collector`.
-        discount: per step, of rewards within a chunk and of `extras["return_to_go"]`.
+        discount: discount per step, for rewards within a chunk and for `extras["return_to_go"]`.
 
     Returns:
         The collector of `Sample`s with leaves `[1, B, ...]`, see `fold_chunks`.
 
     Raises:
-        ValueError: an action of the environment is not several of the data's, or as for `make_dataset_collector`.
+        ValueError: the environment's actions are not chunks of the data's, or see `make_dataset_collector`.
     """
     size, of_step = environment.action_space.shape[0], unchunked.action_space.shape[0]
     length = size // of_step
@@ -59,18 +59,18 @@ def make_chunk_collector(
 
 
 def fold_chunks(sample: Sample, *, discount: float) -> Sample:
-    """Makes one step of every sequence of K: its K actions are one, and its reward `sum_k discount^k r_k`.
+    """Folds every sequence of K steps into one: its K actions become one, its reward `sum_k discount^k r_k`.
 
-    A chunk ends with its episode: rewards of the next one do not count, the successor is that of the last step that
-    counts, and actions after it become zero, the middle of a bounded space. A chunk that a time limit cuts before its
-    K-th step has weight zero: what follows it would have to be discounted by less than `discount^K`.
+    A chunk ends with its episode: rewards of the next episode do not count, the successor is that of the last step that
+    counts, and actions after it become zero, the middle of a bounded space. A chunk that a time limit cuts off before
+    its K-th step has weight zero: its successor would have to be discounted by a lower power than `discount^K`.
 
     Args:
         sample: leaves `[K, B, ...]`, actions `[K, B, D]`.
         discount: gamma, per step.
 
     Returns:
-        Leaves `[1, B, ...]`, actions `[1, B, K D]`, the first of them first; `extras` are those of the first step.
+        Leaves `[1, B, ...]`, actions `[1, B, K D]` in order of time; `extras` are those of the first step.
     """
     transition = sample.transition
     length, size = transition.reward.shape

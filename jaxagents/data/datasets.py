@@ -1,4 +1,4 @@
-"""Fixed sets of experience of array worlds: files of arrays, and collectors of samples without environment steps."""
+"""Fixed data sets of experience in array worlds: files of arrays, and collectors that take no environment steps."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,9 +28,9 @@ from jaxagents.types import (
 )
 
 Dataset = Callable[[], Transition]
-"""`() -> Transition` with leaves `[T, E, ...]`: E rows of T steps that follow each other; it can be traced."""
+"""`() -> Transition` with leaves `[T, E, ...]`: E rows of T consecutive steps; it can be traced."""
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_observation", "first")
-"""What a file of a data set must hold, `[T, E, ...]` each; `behavior_log_prob` and `action_mask` may be there too."""
+"""Required fields of a data set file, `[T, E, ...]` each; `behavior_log_prob` and `action_mask` are optional."""
 RETURN = "return_to_go"
 
 
@@ -44,24 +44,24 @@ def make_dataset_collector(
     num_shards: int = 1,
     discount: float = 0.99,
 ) -> Collector:
-    """Makes a collector of random sequences of a fixed data set; the environment takes no step.
+    """Makes a collector of random sequences of a fixed data set, without environment steps.
 
     Args:
-        environment: gives the spaces.
-        policy: does not act.
+        environment: environment that defines the spaces.
+        policy: not used to act.
         dataset: see `Dataset`.
-        batch_size: sequences per batch, over all devices.
-        sequence_length: steps n of a sequence.
-        num_shards: equal parts, a multiple of the number of devices that divides the rows and the batch.
-        discount: of the returns in `transition.extras["return_to_go"]`, the discounted rewards up to the end of the
-            episode, or of the row where that is earlier.
+        batch_size: number of sequences per batch, over all devices.
+        sequence_length: n, number of steps per sequence.
+        num_shards: number of equal shards: a multiple of the number of devices that divides the rows and the batch.
+        discount: discount of the returns in `transition.extras["return_to_go"]`, which are the discounted rewards up to
+            the end of the episode, or of the row if that is earlier.
 
     Returns:
         The collector; its batches are `Sample`s, for learners without a buffer (`buffer: null`). Its state holds the
         data, split over the devices.
 
     Raises:
-        ValueError: the data are of other spaces than the environment, or a size does not fit another one.
+        ValueError: the data do not match the environment's spaces, or a size is incompatible with another one.
     """
     del policy
     shapes = jax.eval_shape(dataset)
@@ -97,23 +97,23 @@ def make_prior_buffer(
     min_size: int = 1,
     num_shards: int = 1,
 ) -> Buffer:
-    """Makes a replay buffer a share of whose samples are of a fixed data set.
+    """Makes a replay buffer that takes a fraction of its samples from a fixed data set.
 
     Args:
-        dataset: see `Dataset`; it must have the arrays that rollouts have.
-        capacity: see `make_uniform_buffer`, of what is played.
-        batch_size: sequences per sample, of both.
-        prior_share: of the samples that are of the data set, in (0, 1).
+        dataset: see `Dataset`; it must have the same arrays as rollouts.
+        capacity: number of transitions to keep of what is played, see `make_uniform_buffer`.
+        batch_size: number of sequences per sample, in total.
+        prior_share: fraction of the samples that come from the data set, in (0, 1).
         sequence_length: see `make_uniform_buffer`.
         min_size: see `make_uniform_buffer`.
         num_shards: see `make_uniform_buffer`.
 
     Returns:
-        The buffer; its state is a pair, and samples have those of the data set behind the others, shard by shard, so
-        that a row has the same place among all of them on any number of devices.
+        The buffer; its state is a pair. In samples, those of the data set follow the others, shard by shard, so that a
+        row has the same index among all of them for any number of devices.
 
     Raises:
-        ValueError: the share leaves nothing for one of the two, or a size does not fit another one.
+        ValueError: the share leaves no samples for one of the two, or a size is incompatible with another one.
 
     References:
         Ball et al. (2023), Efficient online reinforcement learning with offline data, section 4.1.
@@ -158,7 +158,7 @@ def make_prior_buffer(
 
 
 def _join_shards(first: Array, second: Array, *, shards: int, axis: int) -> Array:
-    """Puts what each shard has in `second` behind what it has in `first`, both with the shards side by side."""
+    """Appends each shard's part of `second` to its part of `first`; both have the shards side by side."""
     parts = [leaf.reshape(*leaf.shape[:axis], shards, -1, *leaf.shape[axis + 1 :]) for leaf in (first, second)]
     joined = jnp.concatenate(parts, axis=axis + 1)
     return joined.reshape(*first.shape[:axis], -1, *first.shape[axis + 1 :])
@@ -173,7 +173,7 @@ def with_returns(transition: Transition, discount: float) -> Transition:
 
 
 def make_dataset_with_returns(dataset: Dataset, *, discount: float = 0.99) -> Dataset:
-    """Makes a data set whose steps have `extras["return_to_go"]`, for learners of replay that ask for it.
+    """Makes a data set whose steps have `extras["return_to_go"]`, for replay learners that need it.
 
     Args:
         dataset: see `Dataset`.
@@ -183,12 +183,12 @@ def make_dataset_with_returns(dataset: Dataset, *, discount: float = 0.99) -> Da
 
 
 def save_dataset(path: str | Path, dataset: Dataset, environment: Environment) -> None:
-    """Writes a data set as arrays, with actions in the units of the environment.
+    """Writes a data set to a file of arrays, with actions in the units of the environment.
 
     Args:
-        path: of the file, `.npz`.
-        dataset: see `Dataset`; its observations are single arrays.
-        environment: of the data; its name is written too.
+        path: path of the file, `.npz`.
+        dataset: see `Dataset`; its observations must be single arrays.
+        environment: environment of the data; its name is also written.
     """
     transition = jax.jit(dataset)()
     space = environment.action_space
@@ -201,17 +201,17 @@ def save_dataset(path: str | Path, dataset: Dataset, environment: Environment) -
 
 
 def load_dataset(path: str | Path, environment: Environment) -> Dataset:
-    """Reads a data set that `save_dataset` wrote.
+    """Reads a data set that was written by `save_dataset`.
 
     Args:
-        path: of the file.
-        environment: that the data must be of.
+        path: path of the file.
+        environment: environment whose spaces the data must match.
 
     Returns:
         The data set.
 
     Raises:
-        ValueError: there is no file, it lacks fields, or it is of other spaces.
+        ValueError: there is no file, it lacks fields, or it does not match the spaces.
     """
     if not Path(path).is_file():
         raise ValueError(f"`path` must be a file of a data set, got {path}, which is none; see `save_dataset`.")
@@ -221,14 +221,15 @@ def load_dataset(path: str | Path, environment: Environment) -> Dataset:
 
 
 def from_arrays(arrays: dict[str, np.ndarray], environment: Environment) -> Dataset:
-    """Makes a data set of arrays `[T, E, ...]`, with actions in the units of the environment.
+    """Makes a data set from arrays `[T, E, ...]`, with actions in the units of the environment.
 
     Args:
-        arrays: by the names of `FIELDS`; others than those of a `Transition` are passed over.
-        environment: that the data must be of.
+        arrays: arrays with the names in `FIELDS`; arrays that are not fields of a `Transition` are ignored.
+        environment: environment whose spaces the data must match.
 
     Raises:
-        ValueError: fields are missing, lengths differ, or the data are of other spaces; all that is wrong is listed.
+        ValueError: fields are missing, lengths differ, or the data do not match the spaces; the message lists all
+            problems of one of these kinds.
     """
     missing = [name for name in FIELDS if name not in arrays]
     if missing:
@@ -254,14 +255,14 @@ def from_arrays(arrays: dict[str, np.ndarray], environment: Environment) -> Data
 
 
 def require_spaces(transition: PyTree, environment: Environment) -> None:
-    """Refuses experience of other observations or actions than those of an environment.
+    """Refuses experience whose observations or actions do not match an environment.
 
     Args:
         transition: leaves `[T, E, ...]`, as arrays or `ShapeDtypeStruct`s.
-        environment: gives the spaces.
+        environment: environment that defines the spaces.
 
     Raises:
-        ValueError: lists what differs.
+        ValueError: something differs; the message lists the differences.
     """
     wrong = []
     for name in ("observation", "next_observation"):
@@ -290,7 +291,7 @@ def _differences(name: str, found: Any, space: PyTree) -> list[str]:
 
 
 def _require_alike(example: PyTree, transition: PyTree) -> None:
-    """Refuses a data set whose arrays are not those of rollouts."""
+    """Refuses a data set whose arrays differ from those of rollouts."""
     ours, theirs = _shapes_by_path(example), _shapes_by_path(transition)
     names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     if names:

@@ -1,4 +1,4 @@
-"""Data sets of other projects in HDF5: the flat files of D4RL and the episodes of Minari."""
+"""HDF5 data sets of other projects: the flat files of D4RL and the episodes of Minari."""
 
 import importlib
 from pathlib import Path
@@ -14,21 +14,22 @@ _EPISODE = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
 def load_hdf5(path: str | Path, environment: Environment, *, num_rows: int = 1) -> Dataset:
-    """Reads a file of D4RL (Fu et al., 2020) or of Minari (`main_data.hdf5`), as it was downloaded.
+    """Reads a downloaded file of D4RL (Fu et al., 2020) or Minari (`main_data.hdf5`).
 
-    The steps are cut into rows of equal lengths; those that are left over at the end are dropped. Where D4RL does not
-    say what followed a time-out, the step is dropped and the one before it counts as truncated.
+    The steps are cut into rows of equal length; those that are left over at the end are dropped. If a D4RL file has no
+    next observations, the steps that timed out, and a last step that is not terminal, have no known successor: they are
+    dropped, and the step before counts as truncated.
 
     Args:
-        path: of the file.
-        environment: that the data must be of; its bounds are those of the actions.
-        num_rows: E, rows, for instance as many as devices share.
+        path: path of the file.
+        environment: environment whose spaces the data must match; its bounds are those of the actions.
+        num_rows: E, number of rows, for instance a multiple of the number of devices.
 
     Returns:
         The data set.
 
     Raises:
-        ValueError: there is no file, it lacks fields, has fewer steps than rows, or is of other spaces.
+        ValueError: there is no file, it lacks fields, has fewer steps than rows, or does not match the spaces.
         ModuleNotFoundError: h5py is not installed.
     """
     if not Path(path).is_file():
@@ -101,7 +102,7 @@ def _require_fields(group: Any, fields: tuple[str, ...], what: str) -> None:
 
 
 def import_h5py() -> Any:
-    """Imports h5py, or names the extra that installs it."""
+    """Imports h5py, or raises an error that names the extra that installs it."""
     try:
         return importlib.import_module("h5py")
     except ModuleNotFoundError as error:

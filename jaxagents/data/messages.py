@@ -1,4 +1,4 @@
-"""Trajectories as chat messages, the format that other libraries train on, and back."""
+"""Trajectories as chat messages, the format for training in other libraries, and back."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,25 @@ _THINK, _END_OF_THINK = "<think>", "</think>"
 
 
 class _OpenCall(NamedTuple):
-    """A call of a tool that has no result yet."""
+    """A tool call that has no result yet."""
 
     id: str | None
     fields: dict[str, Json]
 
 
 def to_messages(trajectory: Trajectory, *, agent: int = 0) -> list[Message]:
-    """Turns the observations and answers of one agent into chat messages in the format of OpenAI.
+    """Turns the observations and answers of one agent into chat messages in OpenAI's format.
 
     The prompt becomes a system message, an observation a user message, an action an assistant message with its thought
     in "reasoning_content", and the results of its tool calls become tool messages. Rewards, flags and tokens are left
-    out. An empty observation that follows results of tools gets no message.
+    out. An empty observation after tool results gets no message.
 
     Args:
         trajectory: a trajectory.
-        agent: index of the agent whose context to write.
+        agent: index of the agent whose context is written.
 
     Returns:
-        The messages; arguments of tools, and results that are not text, are JSON.
+        The messages; tool arguments, and results that are not text, are JSON.
 
     Raises:
         ValueError: the agent has no turn.
@@ -76,27 +76,27 @@ def from_messages(
     metadata: Mapping[str, Json] | None = None,
     tools: Sequence[Mapping[str, Json]] | None = None,
 ) -> Trajectory:
-    """Turns chat messages in the format of OpenAI into the trajectory of one agent.
+    """Turns chat messages in OpenAI's format into the trajectory of one agent.
 
-    A thought is "reasoning_content", or what stands between `<think>` and `</think>` at the start of the content.
-    Several user messages in a row become one observation, with a line end between them. The result of a tool belongs to
-    the call of its "tool_call_id"; without one, to the first call that has none yet, of its "name" where it has one.
-    What the assistant says in a message of "weight" 0 is read and not learned.
+    A thought is "reasoning_content", or the text between `<think>` and `</think>` at the start of the content.
+    Consecutive user messages become one observation, separated by line breaks. A tool result belongs to the call with
+    its "tool_call_id"; without an id, to the first call without a result, of its "name" if it has one. Assistant
+    messages of "weight" 0 are read but not learned.
 
     Args:
         messages: an optional system message, then messages of the user, the assistant and tools, ending with one of the
-            assistant or of a tool.
-        id: of the trajectory.
-        success: whether the episode was one; None when unknown.
-        metadata: of the trajectory.
-        tools: JSON schemas of functions that the assistant may call; only chat templates read them.
+            assistant or a tool.
+        id: id of the trajectory.
+        success: whether the episode succeeded; None if unknown.
+        metadata: metadata of the trajectory.
+        tools: JSON schemas of functions that the assistant may call; only chat templates use them.
 
     Returns:
-        The trajectory, with the messages as they are; the last turn neither terminates nor truncates it.
+        The trajectory, with the original messages; its last turn is neither terminated nor truncated.
 
     Raises:
-        ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or
-            comes where it must not.
+        ValueError: a message has an unknown role, a part that is not text, a result for a call that was not made, or is
+            in the wrong place.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise ValueError(f"`messages` must be a list of messages, got {messages!r}.")
@@ -140,20 +140,20 @@ def from_messages(
 
 
 def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
-    """Turns a row of a data set of Hugging Face into the conversations that it holds.
+    """Turns a row of a Hugging Face data set into the conversations that it contains.
 
-    `{"messages"}` is one, and `{"prompt", "completion"}`; their "label", where there is one, says whether it succeeded
-    (unpaired preferences). `{"prompt", "chosen", "rejected"}` is two of the same `pair`, of which the chosen one
-    succeeded. Prompts and answers are texts, or lists of messages; lists in "chosen" and "rejected" without
-    "prompt" are whole conversations, whose prompt is what they begin with alike. What the assistant says in a prompt is
-    read and not learned.
+    `{"messages"}` is one conversation, and so is `{"prompt", "completion"}`; an optional "label" tells whether it
+    succeeded (unpaired preferences). `{"prompt", "chosen", "rejected"}` is two conversations of the same `pair`, of
+    which the chosen one succeeded. Prompts and answers are texts, or lists of messages; lists in "chosen" and
+    "rejected" without "prompt" are whole conversations, whose prompt is their common beginning. Assistant messages in a
+    prompt are read but not learned.
 
     Args:
-        row: with such fields; "id" and "success" may stand beside them, other fields are kept in `metadata`.
-        id: of the conversation where the row has none, and of the pair.
+        row: row with such fields, and optionally "id" and "success"; other fields are kept in `metadata`.
+        id: id of the conversation or pair, if the row has none.
 
     Returns:
-        One trajectory or two, the preferred one first.
+        One trajectory, or two with the preferred one first.
 
     Raises:
         ValueError: the row has other fields, or see `from_messages`.
@@ -189,7 +189,7 @@ def from_row(row: Mapping[str, Any], *, id: str) -> list[Trajectory]:
 
 
 def _read_only(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns messages of a prompt: what the assistant says in them is not learned."""
+    """Marks the assistant messages of a prompt as not learned."""
     return [
         {**one, "weight": 0.0} if isinstance(one, Mapping) and one.get("role") == "assistant" else one
         for one in messages
@@ -197,19 +197,19 @@ def _read_only(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def _num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Returns how many messages two conversations begin with alike, without the last one of either."""
+    """Returns the number of common first messages of two conversations, excluding the last message of either."""
     alike = (index for index, (a, b) in enumerate(zip(one, other)) if a != b)
     return min(next(alike, len(one)), len(one) - 1, len(other) - 1)
 
 
 def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Json]] | None:
-    """Returns the tools of a row, which may be JSON text."""
+    """Returns the tools of a row, which may be given as JSON text."""
     tools = row.get("tools")
     return json.loads(tools) if isinstance(tools, str) and tools else tools or None
 
 
 def _require_different(row: Mapping[str, Any]) -> None:
-    """Refuses a pair that prefers nothing: equal answers, or one without a word."""
+    """Refuses a pair without a preference: equal answers, or an empty one."""
     sides = [_as_messages(row[side], "assistant", side) for side in ("chosen", "rejected")]
     if sides[0] == sides[1]:
         raise ValueError("`chosen` and `rejected` must differ, got the same twice.")
@@ -230,7 +230,7 @@ def text_of_call(call: ToolCall) -> str:
 
 
 def text_of_result(result: Json) -> str:
-    """Returns a result of a tool as text: itself when it is text, else as JSON."""
+    """Returns a tool result as text: text unchanged, anything else as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
@@ -243,7 +243,7 @@ def _as_messages(value: Any, role: str, where: str) -> list[Mapping[str, Any]]:
 
 
 def _content(message: Mapping[str, Any], where: str) -> str:
-    """Returns the text of a message, which may come in parts."""
+    """Returns the text of a message, which may consist of parts."""
     content = message.get("content") or ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list | tuple):
@@ -264,7 +264,7 @@ def _split(message: Mapping[str, Any], where: str) -> tuple[str | None, str]:
 
 
 def _answered(calls: list["_OpenCall"], message: Mapping[str, Any], where: str) -> dict[str, Json]:
-    """Returns the fields of the call that a message of a tool answers, which is open no longer."""
+    """Returns the fields of the call that a tool message answers, and removes the call from the open ones."""
     id, name = message.get("tool_call_id"), message.get("name")
     fitting = [call for call in calls if call.id == id] if id else []
     if not fitting:

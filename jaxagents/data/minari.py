@@ -1,4 +1,4 @@
-"""Data sets of array worlds in the folder format of Minari, for learners that are not ours."""
+"""Data sets of array worlds in Minari's folder format, for learners of other libraries."""
 
 import json
 from collections.abc import Iterator
@@ -13,32 +13,34 @@ from jaxagents.data.hdf5 import import_h5py
 from jaxagents.ops.distributions import is_bounded, squash
 from jaxagents.types import Box, Discrete, Environment
 
-_VERSION = "0.5.3"  # Of Minari, whose format this is.
+_VERSION = "0.5.3"  # Version of Minari that defines this format.
 
 
 def save_minari(
     folder: str | Path, dataset: Dataset, environment: Environment, *, dataset_id: str, algorithm_name: str = ""
 ) -> dict[str, Any]:
-    """Writes a data set as `minari.load_dataset` reads it: `data/main_data.hdf5` and `data/metadata.json`.
+    """Writes a data set in the format of `minari.load_dataset`: `data/main_data.hdf5` and `data/metadata.json`.
 
-    Every row is cut into its episodes. The last one of a row, which ends where the data do, counts as truncated.
+    Every row is split into its episodes. The last episode of a row, if the data end before it does, counts as
+    truncated.
 
     Args:
-        folder: of the data set; `$MINARI_DATASETS_PATH/<dataset_id>` for `minari.load_dataset`. Its `data` must be new.
-        dataset: see `datasets.Dataset`; its observations are single arrays.
-        environment: of the data.
-        dataset_id: `namespace/name-v0`, as Minari calls it.
-        algorithm_name: who played, for readers.
+        folder: folder of the data set, for `minari.load_dataset` `$MINARI_DATASETS_PATH/<dataset_id>`. It must not
+            contain `data` yet.
+        dataset: see `datasets.Dataset`; its observations must be single arrays.
+        environment: environment of the data.
+        dataset_id: `namespace/name-v0`, Minari's name of the data set.
+        algorithm_name: name of the algorithm that played, for readers.
 
     Returns:
         The metadata that was written.
 
     Raises:
-        ValueError: the folder holds data already, or the spaces are not single arrays.
+        ValueError: the folder already contains data, or the spaces are not single arrays.
         ModuleNotFoundError: h5py is not installed.
 
     References:
-        Younis et al. (2024), Minari: a format of its data sets as of version 0.5.
+        Younis et al. (2024), Minari; the data format is that of version 0.5.
     """
     spaces = {name: getattr(environment, name) for name in ("observation_space", "action_space")}
     metadata: dict[str, Any] = {name: json.dumps(_describe_space(name, space)) for name, space in spaces.items()}
@@ -88,7 +90,7 @@ def _episodes(dataset: Dataset, environment: Environment) -> Iterator[dict[str, 
 
 
 def _describe_space(name: str, space: Any) -> dict[str, Any]:
-    """Returns a space as Minari writes it."""
+    """Returns a space in Minari's notation."""
     if isinstance(space, Discrete):
         if not space.shape:
             return {"type": "Discrete", "dtype": "int64", "start": 0, "n": space.num_values}

@@ -1,4 +1,4 @@
-"""Packing of token sequences of many lengths into rows of one length."""
+"""Packs token sequences of different lengths into rows of one length."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,19 +12,19 @@ from jaxagents.types import Array
 
 @struct.dataclass
 class PackedBatch:
-    """Rows of L tokens, each of which holds several sequences one after the other.
+    """Rows of L tokens, each of which holds several consecutive sequences.
 
-    A token must see those before it of its own segment only. Successful sequences share no row with others.
+    A token may only see earlier ones of its own segment. Successful sequences share no row with others.
 
     Attributes:
         tokens: int32 `[B, L]`.
-        token_mask: bool `[B, L]`, True = there is a token, False = padding.
-        segment: int32 `[B, L]`, which sequence of its row a token belongs to, from 0; -1 for padding.
-        positions: int32 `[B, L]`, from 0 in every segment; 0 for padding.
+        token_mask: bool `[B, L]`, True = token, False = padding.
+        segment: int32 `[B, L]`, index of the token's sequence in its row, from 0; -1 for padding.
+        positions: int32 `[B, L]`, index of the token in its segment, from 0; 0 for padding.
         loss_weight: float32 `[B, L]`, weight of the loss of predicting the token; 0 for padding, and for the first
-            token of every segment, before which the model reads nothing.
-        thought_mask: bool `[B, L]`, the token is part of a thought.
-        success: bool `[B]`, the sequences of the row are known to have been successful; False for padding.
+            token of every segment, which has no context.
+        thought_mask: bool `[B, L]`, whether the token is part of a thought.
+        success: bool `[B]`, whether the sequences of the row are known to be successful; False for padding rows.
     """
 
     tokens: Array
@@ -37,14 +37,14 @@ class PackedBatch:
 
 
 class TokenSequence(NamedTuple):
-    """What goes into a row.
+    """A sequence to be packed.
 
     Attributes:
-        tokens: one or more.
-        loss_weight: of each of them.
-        thought_mask: whether each of them is part of a thought; None where none is.
-        success: of the episode; None when unknown.
-        num_lost: thoughts that a chat template left out.
+        tokens: token ids, at least one.
+        loss_weight: weight of the loss of each token.
+        thought_mask: whether each token is part of a thought; None if none is.
+        success: whether the episode succeeded; None if unknown.
+        num_lost: number of thoughts that a chat template dropped.
     """
 
     tokens: Sequence[int]
@@ -55,24 +55,24 @@ class TokenSequence(NamedTuple):
 
 
 def pack(sequences: Sequence[TokenSequence], length: int, *, pad: int, overlong: str = "raise") -> PackedBatch:
-    """Packs sequences into as few rows as first-fit decreasing finds, the successful ones first and apart.
+    """Packs sequences into rows by first-fit decreasing, with successful sequences in separate rows, which come first.
 
-    Of either kind, sequences are taken by falling length, ties in their order, and each goes into the first row that
-    has space, after what is there already. At most 11/9 of the fewest possible rows, and one more, are used. The first
-    token of a sequence is read, not learned: its `loss_weight` becomes 0.
+    Of each kind, sequences are taken by decreasing length, with ties in the given order, and each is appended to the
+    first row that has space. This uses at most 11/9 of the smallest possible number of rows, plus one. The first token
+    of a sequence is read but not learned: its `loss_weight` becomes 0.
 
     Args:
-        sequences: to be packed.
-        length: L, tokens per row.
+        sequences: sequences to be packed.
+        length: L, number of tokens per row.
         pad: token id of padding.
-        overlong: of sequences longer than a row: "raise" refuses them, "truncate" keeps their first `length` tokens,
-            "skip" leaves them out.
+        overlong: treatment of sequences longer than a row: "raise" refuses them, "truncate" keeps their first `length`
+            tokens, "skip" leaves them out.
 
     Returns:
-        Rows as numpy arrays `[R, L]`; R is 0 when no sequence is left.
+        Rows as numpy arrays `[R, L]`; R is 0 if no sequence is left.
 
     Raises:
-        ValueError: a sequence is empty, too long, or has another number of weights than tokens.
+        ValueError: a sequence is empty, too long, or has a different number of weights than tokens.
 
     References:
         Johnson (1973), Near-optimal bin packing algorithms; Dosa (2007) for the bound.
@@ -105,7 +105,7 @@ def pack(sequences: Sequence[TokenSequence], length: int, *, pad: int, overlong:
 
 
 def check_packing(length: int, overlong: str) -> None:
-    """Refuses rows shorter than one token, and unknown words for what to do with sequences that are longer."""
+    """Refuses rows shorter than one token, and unknown treatments of overlong sequences."""
     if length < 1:
         raise ValueError(f"`length` of a row must be at least 1, got {length}.")
     if overlong not in ("raise", "truncate", "skip"):
@@ -113,7 +113,7 @@ def check_packing(length: int, overlong: str) -> None:
 
 
 def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int, pad: int) -> PackedBatch:
-    """Returns the rows of sequences that come by falling length, of which the first `sizes` tokens are taken."""
+    """Returns the packed rows of sequences in order of decreasing length, using the first `sizes` tokens of each."""
     rows = _first_fit(sizes, length)
     batch = _empty_rows(max(rows, default=-1) + 1, length, pad)
     ends, num_segments = [0] * len(batch.tokens), [0] * len(batch.tokens)
@@ -124,7 +124,7 @@ def _fill(sequences: Sequence[TokenSequence], sizes: Sequence[int], length: int,
         batch.segment[row, place] = num_segments[row]
         batch.positions[row, place] = np.arange(size)
         batch.loss_weight[row, place] = sequence.loss_weight[:size]
-        batch.loss_weight[row, place.start] = 0.0  # What stands before it is of another sequence, or nothing.
+        batch.loss_weight[row, place.start] = 0.0  # The token before it belongs to another sequence, or there is none.
         batch.thought_mask[row, place] = False if sequence.thought_mask is None else sequence.thought_mask[:size]
         ends[row] += size
         num_segments[row] += 1
@@ -146,7 +146,7 @@ def _empty_rows(num_rows: int, length: int, pad: int) -> PackedBatch:
 
 
 def _first_fit(sizes: Sequence[int], length: int) -> list[int]:
-    """Returns the first row with space for each size, in O(n log n): a tree holds the largest space below each node."""
+    """Returns the first row with space for each size, in O(n log n), by a tree of the largest space below each node."""
     num_leaves = 1 << max(len(sizes) - 1, 0).bit_length()
     space = [length] * (2 * num_leaves)
     rows = []

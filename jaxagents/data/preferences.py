@@ -1,4 +1,4 @@
-"""Batches of transcripts from files, in pairs of which one is preferred or with a label, for preference learning."""
+"""Batches of transcripts from files for preference learning: pairs with a preferred one, or labelled ones."""
 
 import warnings
 from collections import Counter
@@ -28,29 +28,29 @@ def make_preference_collector(
     on_error: str = "raise",
     report: Callable[[str], None] = warnings.warn,
 ) -> Collector:
-    """Makes a collector of random pairs of transcripts; all of them are kept on the device.
+    """Makes a collector of random pairs of transcripts, all of which are kept on the device.
 
-    A line `{"prompt", "chosen", "rejected"}` is a pair, and so are two trajectories of the files whose `metadata` have
-    the same entry `pair`. The one that succeeded is preferred to the one that did not; where that says nothing, the one
-    of the larger return.
+    A line `{"prompt", "chosen", "rejected"}` is a pair, and so are two trajectories in the files whose `metadata` have
+    the same entry `pair`. A successful trajectory is preferred to a failed one; if success does not decide, the one
+    with the larger return is preferred.
 
     Args:
-        environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts, in its chat format where it has one.
-        paths: one file of trajectories or several; the two of a pair may be in different ones.
-        num_pairs: per batch, over all devices.
-        row_length: tokens per row, of which every transcript has one.
-        on_error: "raise" refuses damaged lines and transcripts longer than a row, "skip" reports and leaves them out, a
-            pair as a whole.
-        report: called with messages about all that is left out.
+        environment: not used; the files contain the observations.
+        policy: policy whose tokenizer writes the transcripts, in its chat format if it has one.
+        paths: one file of trajectories or several; the trajectories of a pair may be in different files.
+        num_pairs: number of pairs per batch, over all devices.
+        row_length: number of tokens per row; every transcript has its own row.
+        on_error: "raise" refuses damaged lines and transcripts longer than a row, "skip" reports and leaves them out;
+            pairs are left out as a whole.
+        report: called with messages about everything that is left out.
 
     Returns:
-        The collector. Its batches are `Episode`s of `2 num_pairs` rows, the preferred one of each group first, for
+        The collector. Its batches are `Episode`s of `2 num_pairs` rows, with the preferred one of each group first, for
         `ops.pairs.success_against_failure`; its steps are pairs.
 
     Raises:
-        ValueError: a number is not positive, a transcript is longer than a row or of several agents, a pair is not
-            complete or says nothing about which is preferred, or there is none.
+        ValueError: a number is not positive, a transcript is longer than a row or of several agents, a pair is
+            incomplete or does not tell which one is preferred, or there is no pair.
     """
     del environment
     require_positive("num_pairs", num_pairs)
@@ -85,17 +85,17 @@ def make_label_collector(
     """Makes a collector of random transcripts that are labelled as good or bad, without pairs, for KTO.
 
     Args:
-        environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts, in its chat format where it has one.
-        paths: one file of trajectories or several, whose `success` is the label; the "label" of a line
-            `{"prompt", "completion", "label"}` is the same.
-        num_rows: transcripts per batch, over all devices.
-        row_length: tokens per row, of which every transcript has one.
+        environment: not used; the files contain the observations.
+        policy: policy whose tokenizer writes the transcripts, in its chat format if it has one.
+        paths: one file of trajectories or several, with `success` as the label, or with lines `{"prompt", "completion",
+            "label"}`.
+        num_rows: number of transcripts per batch, over all devices.
+        row_length: number of tokens per row; every transcript has its own row.
         on_error: "raise" refuses damaged lines and transcripts longer than a row, "skip" reports and leaves them out.
-        report: called with messages about all that is left out.
+        report: called with messages about everything that is left out.
 
     Returns:
-        The collector. Its batches are `Episode`s of `num_rows` rows, each a group of its own; its steps are rows.
+        The collector. Its batches are `Episode`s of `num_rows` rows, each its own group; its steps are rows.
 
     Raises:
         ValueError: a number is not positive, a transcript is longer than a row, of several agents or without a label,
@@ -133,7 +133,7 @@ def _read(paths: str | Sequence[str], on_error: str, report: Callable[[str], Non
 
 
 def _draw(key: Array, index: Array, size: int) -> Array:
-    """Draws a number below `size` for every global index of a row, int32 `[N]`."""
+    """Draws a number below `size` for the global index of every row, int32 `[N]`."""
     return jax.vmap(lambda i: jax.random.randint(jax.random.fold_in(key, i), (), 0, size))(index)
 
 
@@ -149,7 +149,7 @@ def _pairs(trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, Traject
             )
         name = str(trajectory.metadata["pair"])
         line = (name, trajectory.id, trajectory.success, trajectory.episode_return)
-        # A data set may hold the same line twice, which is two pairs.
+        # A data set may contain the same line twice, which makes two pairs.
         by_name.setdefault((name, seen[line]), []).append(trajectory)
         seen[line] += 1
     for (name, _), both in by_name.items():
@@ -191,10 +191,10 @@ def _rows(
     on_error: str,
     report: Callable[[str], None],
 ) -> tuple[list[tuple[Trajectory, ...]], list[PackedBatch]]:
-    """Writes every trajectory into a row of its own, on the device, those of a side after each other.
+    """Writes every trajectory to its own row on the device, one batch for each side of the groups.
 
     Returns:
-        The groups that fit, and the rows of every side of them.
+        The groups that fit, and the rows of each side.
     """
     written: list[tuple[tuple[Trajectory, ...], list[TokenSequence]]] = []
     for group in groups:
@@ -228,7 +228,7 @@ def _rows(
 
 
 def _place_of(trajectory: Trajectory, paths: str | Sequence[str]) -> str:
-    """Returns file and line of a trajectory that was read."""
+    """Returns the file and line of a trajectory that was read."""
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     lines = ((path, line) for path in files for line in read_rows(path, on_error="skip", report=lambda message: None))
     return next((f"{path}, line {line.number}" for path, line in lines if trajectory in line.value), trajectory.id)

@@ -1,7 +1,7 @@
-"""The trajectory of an episode of text, and the JSON object that says the same: version 1 of the format.
+"""The trajectory of a text episode and the equivalent JSON object: version 1 of the format.
 
-The object has the fields of the dataclasses below under their names, but for `episode_return`, which is called
-"return", and a "version" beside them. Fields with a default may be left out; other fields are refused.
+The object has the fields of the dataclasses below under the same names, except for `episode_return`, which is called
+"return", and an additional "version". Fields with a default may be omitted; other fields are refused.
 """
 
 import reprlib
@@ -19,12 +19,12 @@ _Check = Callable[[Any, str], Any]  # (value, path of the field) -> value of the
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that an agent made.
+    """A tool call of an agent.
 
     Attributes:
-        name: of the tool.
-        arguments: by name.
-        result: what came back, seen by the agent before its next observation; None when there was nothing.
+        name: name of the tool.
+        arguments: arguments by name.
+        result: result, which the agent sees before its next observation; None if there was none.
     """
 
     name: str
@@ -34,24 +34,25 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one agent saw and did in one turn.
+    """The observation and action of one agent in one turn.
 
     Attributes:
-        turn: index of the turn, never falling along a trajectory; agents that act at the same time share it.
+        turn: index of the turn, non-decreasing along a trajectory; agents that act at the same time share it.
         observation: text that the agent saw.
-        action: text of its answer, without thought and tool calls.
-        agent: index into `Trajectory.agents`.
-        thought: text that it thought before; None when it did not.
-        tool_calls: calls that it made, written after `action`.
-        reward: of the turn.
-        valid: the action could be parsed and was legal.
-        terminated: the turn ended the episode in a terminal state.
-        truncated: the turn ended the episode by a limit.
-        fingerprint: of the state that the turn acted in; None when unknown.
-        tokens: ids of the turn, marks included, by the tokenizer that was in use; None when not kept.
-        sampled: True for each of `tokens` that the policy sampled.
-        behavior_log_prob: of each of `tokens` under the policy that sampled it, in nats; 0 for the others.
-        weight: multiplies the loss of answer and thought; 0 is read only; None is 1.
+        action: text of the agent's answer, without thought and tool calls.
+        agent: index of the agent in `Trajectory.agents`.
+        thought: text of the thought before the answer; None without one.
+        tool_calls: tool calls of the turn, written after `action`.
+        reward: reward of the turn.
+        valid: whether the action could be parsed and was legal.
+        terminated: whether the turn ended the episode in a terminal state.
+        truncated: whether the turn ended the episode by a limit.
+        fingerprint: fingerprint of the state in which the turn acted; None if unknown.
+        tokens: token ids of the turn, including marks, by the tokenizer that was in use; None if not stored.
+        sampled: whether the policy sampled each of `tokens`.
+        behavior_log_prob: log-probability of each of `tokens` under the policy that sampled it, in nats; 0 if not
+            sampled.
+        weight: weight of the loss of answer and thought; 0: only read; None: 1.
     """
 
     turn: int
@@ -73,22 +74,22 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode.
+    """One text episode.
 
     Attributes:
         id: name of the episode, unique in a data set.
         world: name of the environment.
-        turns: at least one.
-        prompt: text given once before the first observation.
-        level: difficulty; None when unknown.
-        seed: what the episode was drawn from; None when unknown.
+        turns: turns, at least one.
+        prompt: text shown once before the first observation.
+        level: difficulty; None if unknown.
+        seed: seed from which the episode was drawn; None if unknown.
         task: the task itself, as JSON.
         agents: role of each agent.
-        success: None when unknown.
-        episode_return: undiscounted sum of rewards; None when unknown.
-        metadata: whatever else belongs to the episode, as JSON.
-        messages: the conversation as it was given, for chat templates; None where the turns are all there is.
-        tools: that the agents may call, as JSON schemas, for chat templates; None for none.
+        success: whether the episode succeeded; None if unknown.
+        episode_return: undiscounted sum of rewards; None if unknown.
+        metadata: further data about the episode, as JSON.
+        messages: the original conversation, for chat templates; None if there are only the turns.
+        tools: JSON schemas of tools that the agents may call, for chat templates; None: no tools.
     """
 
     id: str
@@ -107,13 +108,13 @@ class Trajectory:
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Json]:
-    """Turns a trajectory into the object of its line; fields that are None are left out.
+    """Turns a trajectory into the JSON object of its line; fields that are None are omitted.
 
     Args:
         trajectory: a trajectory.
 
     Returns:
-        Dicts, lists and scalars; `from_json` gives the trajectory back.
+        Dicts, lists and scalars, from which `from_json` makes the trajectory again.
     """
     value = _fields_of(trajectory)
     turns = [
@@ -125,10 +126,10 @@ def to_json(trajectory: Trajectory) -> dict[str, Json]:
 
 
 def from_json(value: Json) -> Trajectory:
-    """Checks the object of a line and turns it into a trajectory.
+    """Checks the JSON object of a line and turns it into a trajectory.
 
     Args:
-        value: what `json.loads` returned.
+        value: result of `json.loads`.
 
     Returns:
         The trajectory.
@@ -154,7 +155,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 def _check_turns(trajectory: Trajectory) -> None:
-    """Checks what single fields cannot tell."""
+    """Checks conditions that involve several fields."""
     ended, last = set(), 0
     for index, turn in enumerate(trajectory.turns):
         where = f"turns[{index}]"
@@ -186,7 +187,7 @@ def _object(value: Any, where: str) -> dict:
 
 def _text(value: Any, where: str) -> str:
     try:
-        value.encode()  # Half a surrogate pair can be written in JSON, but nothing can tokenise it.
+        value.encode()  # JSON can contain half of a surrogate pair, which cannot be tokenised.
     except (AttributeError, UnicodeEncodeError) as error:
         raise _wrong(where, "a string of Unicode characters", value) from error
     return value
@@ -231,7 +232,7 @@ def _tuple_of(check: _Check, min_length: int = 0) -> _Check:
             raise _wrong(where, f"a list of at least {min_length}" if min_length else "a list", value)
         try:
             return tuple([check(item, where) for item in value])
-        except ValueError:  # The path of every item would take longer than all else.
+        except ValueError:  # Only now, because making the path of every item is slow.
             return tuple([check(item, f"{where}[{index}]") for index, item in enumerate(value)])
 
     return check_all
@@ -250,7 +251,7 @@ def _record(value: Any, where: str, *, kind: Any, checks: Mapping[str, _Check]) 
     return kind(**{_FIELD_NAMES.get(name, name): item for name, item in checked.items()})
 
 
-_FIELD_NAMES = {"return": "episode_return"}  # Python does not let a field be called "return".
+_FIELD_NAMES = {"return": "episode_return"}  # A Python field cannot be called "return".
 _REQUIRED = {
     kind: [item for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING]
     for kind in (ToolCall, Turn, Trajectory)

@@ -1,4 +1,4 @@
-"""A replay buffer that draws a share of every batch from the steps that have a mark."""
+"""A replay buffer that draws a fixed fraction of every batch from marked steps."""
 
 import jax
 import jax.numpy as jnp
@@ -11,23 +11,24 @@ from jaxagents.types import Array, PyTree, Transition
 def make_stratified_buffer(
     *, capacity: int, batch_size: int, mark: str, share: float = 0.5, min_size: int = 1, num_shards: int = 1
 ) -> Buffer:
-    """Makes a buffer of single steps that draws a share of them from those with a mark, and the rest from the others.
+    """Makes a buffer of single steps that draws a fraction of each sample from marked steps, the rest from others.
 
-    Within both kinds it draws uniformly; where there are none of one kind, it draws from all.
+    Both kinds are drawn uniformly; if there are none of one kind, its part is drawn from all steps.
 
     Args:
-        capacity: transitions to keep, over all environments.
-        batch_size: steps per sample, over all shards.
-        mark: key of `extras`, bool `[T, B]`.
-        share: of the batch that has the mark, in [0, 1]; rounded to whole steps of each shard.
-        min_size: transitions before the first sample.
-        num_shards: equal parts, a multiple of the number of devices.
+        capacity: number of transitions to keep, over all environments.
+        batch_size: number of steps per sample, over all shards.
+        mark: key of the mark in `extras`, bool `[T, B]`.
+        share: fraction of the batch that is marked, in [0, 1]; rounded to whole steps of each shard.
+        min_size: number of transitions required before the first sample.
+        num_shards: number of equal shards, a multiple of the number of devices.
 
     Returns:
         The buffer; all weights are 1 and priorities are ignored.
 
     Raises:
-        ValueError: a size does not fit another one, or the share is not in [0, 1]; later, steps without a mark.
+        ValueError: a size is incompatible with another one, or the share is not in [0, 1]; in `init`, steps lack the
+            mark.
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"`share` must be in [0, 1], got {share}; try 0.5.")
@@ -41,7 +42,7 @@ def make_stratified_buffer(
         return uniform.init(transition, num_envs)
 
     def draw(state: BufferState, key: Array) -> Array:
-        """Draws steps of one shard, int32 `[num_drawn]`."""
+        """Draws steps from one shard, int32 `[num_drawn]`."""
         marked = unpack_rows(state.experience).extras[mark]
         length = marked.shape[1]
         age = (state.position - 1 - jnp.arange(length)) % length
@@ -59,7 +60,7 @@ def make_stratified_buffer(
 
 
 def _draw_among(key: Array, wanted: Array, held: Array, num_samples: int) -> Array:
-    """Draws indices where `wanted`, bool `[K]`, and where `held` if that is nowhere."""
+    """Draws indices of entries that are `wanted`, bool `[K]`, or `held` if none is wanted."""
     counts = jnp.cumsum(jnp.where(jnp.any(wanted), wanted, held), dtype=jnp.int32)
     rank = jax.random.randint(key, (num_samples,), 0, jnp.maximum(counts[-1], 1))
     return jnp.searchsorted(counts, rank, side="right").astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""From files of trajectories to packed rows of tokens."""
+"""Turns files of trajectories into packed rows of tokens."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,26 +17,26 @@ Sequences = list[TokenSequence]
 
 
 class _Rows(NamedTuple):
-    """How sequences go into rows."""
+    """Settings for packing sequences into rows."""
 
     length: int
     overlong: str
 
 
 def encode(trajectory: Trajectory, tokenizer: Tokenizer, *, chat: ChatTemplate | None = None) -> Sequences:
-    """Turns a trajectory into the tokens that a dialogue of it has, one sequence for each agent that has a turn.
+    """Turns a trajectory into the tokens of its dialogue, one sequence for each agent that has a turn.
 
     The prompt comes first, then for every turn of the agent `[observation] o [act] a [end]`, or with a thought
-    `[observation] o [think] t [act] a [end]`. Tool calls are JSON lines after the action, and their results lines
-    before the next observation. Thoughts and actions have the weight of their turn, 1 without one, all else 0. The mark
-    after the observation is given to the policy and weighted with it; the policy ends its thoughts and actions itself,
-    so that their closing marks count as theirs.
+    `[observation] o [think] t [act] a [end]`. Tool calls are JSON lines after the action, and their results are lines
+    before the next observation. Thoughts and actions have the weight of their turn, by default 1, all else 0. The mark
+    after the observation is given to the policy, and has weight 0; the policy ends its thoughts and actions itself, so
+    that their closing marks have their weight.
 
     Args:
         trajectory: a trajectory.
-        tokenizer: with the marks "observation", "think", "act" and "end".
-        chat: writes the messages through a chat template instead of the marks, all of them, tools included; the end of
-            a turn is learned with it.
+        tokenizer: tokenizer with the marks "observation", "think", "act" and "end".
+        chat: chat template that writes all messages, including tools, instead of the marks; the end of a turn is
+            learned with it. None: uses the marks.
 
     Returns:
         The tokens, their weights, and which are thoughts; all sequences have the success of the trajectory.
@@ -55,22 +55,22 @@ def load_packed(
     chat: ChatTemplate | None = None,
     report: Report = warnings.warn,
 ) -> PackedBatch:
-    """Reads and packs all trajectories of files.
+    """Reads and packs all trajectories in files.
 
     Args:
         paths: one file of trajectories or several.
-        tokenizer: of the model to train.
-        row_length: L, tokens per row.
+        tokenizer: tokenizer of the model to train.
+        row_length: L, number of tokens per row.
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
-        overlong: of sequences longer than a row: "raise", "truncate" or "skip"; the last two are reported.
-        chat: as of `encode`.
-        report: called with messages about all that is left out.
+        overlong: treatment of sequences longer than a row: "raise", "truncate" or "skip"; the last two are reported.
+        chat: see `encode`.
+        report: called with messages about everything that is left out.
 
     Returns:
         All rows, numpy arrays `[R, L]`.
 
     Raises:
-        ValueError: a mark is missing, there is no trajectory, or what `on_error` and `overlong` refuse.
+        ValueError: a mark is missing, there is no trajectory, or `on_error` or `overlong` refuse one.
     """
     rows = _Rows(row_length, overlong)
     found = _read_sequences(paths, _make_encoder(tokenizer, chat), rows, on_error, report)
@@ -97,7 +97,7 @@ def _encode_agent(trajectory: Trajectory, agent: int, tokenizer: Tokenizer, chat
 
 
 def _encode_messages(trajectory: Trajectory, agent: int, chat: ChatTemplate) -> TokenSequence:
-    """Returns the tokens that an agent read and wrote, as a chat template writes them."""
+    """Returns the tokens that an agent read and wrote, as written by a chat template."""
     messages = trajectory.messages or to_messages(trajectory, agent=agent)
     written = chat.encode(messages, trajectory.tools or ())
     weights = [1.0 if message.get("weight") is None else float(message["weight"]) for message in messages]
@@ -111,7 +111,7 @@ def _encode_messages(trajectory: Trajectory, agent: int, chat: ChatTemplate) -> 
 
 
 def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
-    """Yields the turns of an agent and what it saw before each: results of its calls, then the observation."""
+    """Yields the turns of an agent and what it saw before each: results of its tool calls, then the observation."""
     results: list[str] = []
     for turn in (turn for turn in trajectory.turns if turn.agent == agent):
         seen = "\n".join([*results, turn.observation] if turn.observation or not results else results)
@@ -120,7 +120,7 @@ def _turns_of(trajectory: Trajectory, agent: int) -> Iterator[tuple[Turn, str]]:
 
 
 def _marked_parts(trajectory: Trajectory, agent: int, tokenizer: Tokenizer) -> list[tuple[str, Sequence[int], float]]:
-    """Returns parts, their tokens between marks and their weights."""
+    """Returns the parts by kind, with their tokens between marks and their weights."""
     marks = tokenizer.marks
     parts: list[tuple[str, Sequence[int], float]] = [("prompt", tokenizer.encode(trajectory.prompt), 0.0)]
     for turn, seen in _turns_of(trajectory, agent):
@@ -142,7 +142,7 @@ def _action_text(turn: Turn) -> str:
 def _read_sequences(
     paths: Paths, encoder: Callable[[Trajectory], Sequences], rows: _Rows, on_error: str, report: Report
 ) -> Iterator[TokenSequence]:
-    """Yields the sequences of the trajectories of files that stay."""
+    """Yields the sequences of the trajectories in files that are kept."""
     check_packing(*rows)
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     num_kept = num_long = num_unknown = num_lost = 0
@@ -172,7 +172,7 @@ def _read_sequences(
 
 
 def report_lost(num_lost: int, report: Report) -> None:
-    """Says how many thoughts a chat template has left out, where it has."""
+    """Reports how many thoughts a chat template has dropped, if any."""
     if num_lost:
         report(
             f"{num_lost} thoughts are left out by the chat template and not learned, as those of earlier turns are by "

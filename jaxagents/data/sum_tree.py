@@ -1,8 +1,8 @@
-"""A binary tree of sums: draws leaves in proportion to their values in logarithmic time.
+"""A binary tree of sums, which draws leaves in proportion to their values in logarithmic time.
 
-A tree over `P` leaves, a power of two, is one array `[2 P]`: node 1 is the root, node `i` has the children `2 i` and
-`2 i + 1`, the leaves start at `P`. Parents are recomputed from their children, never changed by differences, so that
-rounding errors do not grow and repeated indices do no harm.
+A tree over `P` leaves, a power of two, is one array `[2 P]`: node 1 is the root, node `i` has the children `2 i` and `2
+i + 1`, and the leaves start at `P`. Parents are recomputed from their children, never updated by differences, so that
+rounding errors do not accumulate and repeated indices do no harm.
 """
 
 import jax
@@ -17,17 +17,17 @@ def init_sum_tree(num_leaves: int) -> Array:
 
 
 def get_leaves(nodes: Array, indices: Array) -> Array:
-    """Returns the values of leaves: int `[K]` gives float32 `[K]`."""
+    """Returns the values of leaves at int `[K]`, float32 `[K]`."""
     return nodes[nodes.shape[0] // 2 + indices]
 
 
 def set_leaves(nodes: Array, indices: Array, values: Array) -> Array:
-    """Sets the values of leaves and of all nodes above them.
+    """Sets the values of leaves, and updates all nodes above them.
 
     Args:
         nodes: float32 `[2 P]`.
-        indices: int `[K]`; for a leaf named twice, one of its values is taken.
-        values: float32 `[K]`, not negative.
+        indices: int `[K]`; if a leaf is repeated, one of its values is used.
+        values: float32 `[K]`, non-negative.
 
     Returns:
         The new tree, `[2 P]`.
@@ -45,15 +45,15 @@ def set_leaves(nodes: Array, indices: Array, values: Array) -> Array:
 
 
 def sample_leaves(nodes: Array, key: Array, num_samples: int) -> Array:
-    """Draws leaves in proportion to their values, one in each of `num_samples` equal parts of the total.
+    """Draws leaves in proportion to their values, one from each of `num_samples` equal parts of the total.
 
     Args:
-        nodes: float32 `[2 P]`; with a total of zero, leaf 0 is drawn.
+        nodes: float32 `[2 P]`; if the total is zero, leaf 0 is drawn.
         key: PRNG key.
-        num_samples: K.
+        num_samples: K, number of leaves to draw.
 
     Returns:
-        int32 `[K]`.
+        Indices int32 `[K]`.
 
     References:
         Schaul et al. (2016), appendix B.2.1.
@@ -65,7 +65,7 @@ def sample_leaves(nodes: Array, key: Array, num_samples: int) -> Array:
     def descend(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         node, rest = carry
         left = nodes[2 * node]
-        # Rounding may raise the rest to the total, where nothing is to the right.
+        # Rounding may raise the rest to the total, where there is nothing to the right.
         go_left = (rest < left) | (nodes[2 * node + 1] <= 0.0)
         return 2 * node + jnp.where(go_left, 0, 1), jnp.where(go_left, rest, rest - left)
 

@@ -1,4 +1,4 @@
-"""Files of trajectories: JSON lines, one object of `schema` per line, read with care for damage and written whole."""
+"""Files of trajectories: JSON lines, one `schema` object per line, with checks when reading and atomic writing."""
 
 import gzip
 import hashlib
@@ -22,11 +22,11 @@ Report = Callable[[str], Any]
 
 
 class Line(NamedTuple):
-    """A good line of a file.
+    """A valid line of a file.
 
     Attributes:
-        number: of the line, from 1.
-        value: what was made of the trajectory.
+        number: line number, from 1.
+        value: what the trajectory was converted to.
     """
 
     number: int
@@ -34,19 +34,19 @@ class Line(NamedTuple):
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> int:
-    """Writes trajectories to a file, all of them or none.
+    """Writes trajectories to a file, either all of them or none.
 
-    The file takes its place only when it is complete. The trajectories are held in memory.
+    The file appears under its name only when it is complete. All trajectories are held in memory.
 
     Args:
-        path: of the file; compressed with gzip when it ends in ".gz".
-        trajectories: to write.
+        path: path of the file; it is compressed with gzip if it ends in ".gz".
+        trajectories: trajectories to write.
 
     Returns:
-        How many were written.
+        The number of trajectories written.
 
     Raises:
-        ValueError: a trajectory is not valid, or there is none.
+        ValueError: a trajectory is not valid, or there are none.
     """
     path = Path(path)
     lines = [_to_line(trajectory) for trajectory in trajectories]
@@ -62,25 +62,25 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
 def read_trajectories(
     path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn
 ) -> Iterator[Trajectory]:
-    """Reads the trajectories of a file one after the other; a line with a chosen and a rejected answer is two.
+    """Reads the trajectories of a file one after the other; a line with a chosen and a rejected answer gives two.
 
     Args:
-        path: of the file; decompressed when it ends in ".gz".
-        on_error: "raise" stops at the first damaged line, "skip" reports and leaves it out.
-        report: called with one message for every line left out, and with the counts at the end when there were any.
+        path: path of the file; it is decompressed if it ends in ".gz".
+        on_error: "raise" stops at the first damaged line, "skip" reports and leaves out damaged lines.
+        report: called with one message for every line left out, and at the end with the counts if there were any.
 
     Returns:
         An iterator.
 
     Raises:
-        ValueError: another `on_error`. While iterating: a damaged line, with file, line and field, or not a single
-            good line.
+        ValueError: `on_error` is unknown. During iteration: a damaged line, with file, line and field, or no valid line
+            at all.
     """
     return (trajectory for line in read_rows(path, on_error=on_error, report=report) for trajectory in line.value)
 
 
 def read_rows(path: str | Path, *, on_error: str = "raise", report: Report = warnings.warn) -> Iterator[Line]:
-    """Reads as `read_trajectories` does, and tells where each line is; its value is one trajectory or a pair."""
+    """Reads lines like `read_trajectories`, with their numbers; each value is a list of one trajectory or a pair."""
     return _read_lines(path, parse_row, on_error, report)
 
 
@@ -91,7 +91,7 @@ def require_files(paths: str | Path | Sequence[str | Path]) -> None:
         paths: one file or several.
 
     Raises:
-        ValueError: one is not there.
+        ValueError: a file does not exist.
     """
     for path in [paths] if isinstance(paths, str | Path) else paths:
         if not Path(path).exists():
@@ -103,13 +103,13 @@ def require_files(paths: str | Path | Sequence[str | Path]) -> None:
 def read_lines(
     path: str | Path, convert: Callable[[Trajectory], Any], *, on_error: str = "raise", report: Report = warnings.warn
 ) -> Iterator[Line]:
-    """Reads as `read_trajectories` does, and numbers the lines.
+    """Reads lines like `read_trajectories`, with their numbers.
 
     Args:
-        path: as there.
-        convert: makes something of each trajectory; a line for which that raises a ValueError is damaged, too.
-        on_error: as there.
-        report: as there.
+        path: see `read_trajectories`.
+        convert: conversion of each trajectory; a line for which it raises a ValueError counts as damaged, too.
+        on_error: see `read_trajectories`.
+        report: see `read_trajectories`.
     """
     return _read_lines(path, lambda content: convert(parse_line(content)), on_error, report)
 
@@ -118,21 +118,21 @@ def _read_lines(path: str | Path, parse: Callable[[bytes], Any], on_error: str, 
     if on_error not in ("raise", "skip"):
         raise ValueError(f'`on_error` must be "raise" or "skip", got {on_error!r}.')
     path = Path(path)
-    path.stat()  # A missing file fails here and not in the first iteration.
+    path.stat()  # Fails here for a missing file, not in the first iteration.
     return _good_lines(path, parse, on_error, report)
 
 
 def parse_line(content: bytes) -> Trajectory:
-    """Reads one line of a file: a trajectory, or a conversation of Hugging Face, see `parse_row`.
+    """Parses one line of a file: a trajectory, or a Hugging Face conversation, see `parse_row`.
 
     Args:
         content: the bytes of the line.
 
     Returns:
-        The trajectory; other fields of a conversation are its metadata.
+        The trajectory; other fields of a conversation become its metadata.
 
     Raises:
-        ValueError: the line is not UTF-8, not JSON or not a trajectory, or holds a pair of them.
+        ValueError: the line is not UTF-8, not JSON or not a trajectory, or holds a pair of trajectories.
     """
     found = parse_row(content)
     if len(found) > 1:
@@ -143,16 +143,16 @@ def parse_line(content: bytes) -> Trajectory:
 
 
 def parse_row(content: bytes) -> list[Trajectory]:
-    """Reads one line of a file: a trajectory, or a row of a data set of Hugging Face, which may be a pair of them.
+    """Parses one line of a file: a trajectory, or a row of a Hugging Face data set, which may be a pair.
 
     Args:
-        content: the bytes of the line: a trajectory, or what `messages.from_row` takes.
+        content: the bytes of the line: a trajectory, or a row for `messages.from_row`.
 
     Returns:
         One trajectory, or the preferred one and the other one.
 
     Raises:
-        ValueError: the line is not UTF-8, not JSON, or neither of them.
+        ValueError: the line is not UTF-8, not JSON, or neither a trajectory nor such a row.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -179,20 +179,20 @@ def from_episodes(
     metadata: Mapping[str, Json] | None = None,
     frames: Any = None,
 ) -> list[Trajectory]:
-    """Turns episodes into trajectories: the text of every turn is decoded from its tokens, which are kept too.
+    """Turns episodes into trajectories: the text of every turn is decoded from its tokens, which are also stored.
 
-    Agents that speak in the same turn of a row have a turn each, with the same reward and flags.
+    Agents that speak in the same turn of a row get one turn each, with the same reward and flags.
 
     Args:
         episode: B episodes, on the host.
-        tokenizer: the one that the episodes were made with.
+        tokenizer: tokenizer with which the episodes were made.
         world: name of the environment.
-        level: difficulty of all of them.
+        level: difficulty of all episodes.
         agents: role of each agent.
-        id_prefix: the trajectory of row `b` is called `<id_prefix>-<b>`.
-        metadata: of all of them; "group" is added, and in games "seat_returns".
-        frames: `language.lexicon.Frames` of a policy with a chat template, whose pieces are no part of the texts; None
-            without.
+        id_prefix: prefix of ids; row `b` has the id `<id_prefix>-<b>`.
+        metadata: metadata of all trajectories; "group" is added, and in games "seat_returns".
+        frames: `language.lexicon.Frames` of a policy with a chat template, whose pieces are left out of the texts; None
+            without a chat template.
 
     Returns:
         One trajectory per row that has a turn.
@@ -218,7 +218,7 @@ def from_episodes(
 
 
 def _seat_returns(row: Episode) -> dict[str, Json]:
-    """Returns what every seat of a game got in all."""
+    """Returns the total reward of every player of a game."""
     return {} if row.seat_return is None else {"seat_returns": row.seat_return.tolist()}
 
 
@@ -228,9 +228,9 @@ def _prompt_of(row: Episode, tokenizer: Tokenizer, frames: Any) -> str:
 
 
 def _turns_of(row: Episode, tokenizer: Tokenizer, frames: Any) -> tuple[Turn, ...]:
-    """Returns the turns of one episode: those that took place, one for every agent that has tokens in them."""
+    """Returns the turns of one episode that took place, one for every agent that has tokens in them."""
 
-    begun: set[int] = set()  # Agents that had a turn.
+    begun: set[int] = set()  # Agents that have had a turn.
 
     def make_turn(turn: int, agent: int) -> Turn:
         here = row.token_mask[turn] & (row.agent[turn] == agent)
@@ -296,7 +296,7 @@ def _good_lines(path: Path, parse: Callable[[bytes], Any], on_error: str, report
 
 
 def _raw_lines(path: Path) -> Iterator[bytes | Exception]:
-    """Yields the bytes of every line; an exception in place of the bytes where decompression ended early."""
+    """Yields the bytes of every line, or an exception in place of the bytes if decompression ends early."""
     with _open(path) as file:
         try:
             yield from file
@@ -311,7 +311,7 @@ def _open(path: Path) -> Any:
 def _to_line(trajectory: Trajectory) -> bytes:
     try:
         text = json.dumps(to_json(trajectory), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        from_json(json.loads(text))  # What is written can be read.
+        from_json(json.loads(text))  # Makes sure that what is written can be read.
         return text.encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"`trajectories` must be valid, got {trajectory.id!r}: {error}") from error

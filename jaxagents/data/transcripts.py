@@ -25,24 +25,24 @@ def make_transcript_collector(
     only_success: bool = False,
     report: Callable[[str], None] = warnings.warn,
 ) -> Collector:
-    """Makes a collector of random rows of packed transcripts; all of them are kept on the device.
+    """Makes a collector of random rows of packed transcripts, all of which are kept on the device.
 
     Args:
-        environment: not used; the files say what was seen.
-        policy: its tokenizer writes the transcripts, in its chat format where it has one.
-        paths: one file or several, of trajectories or of `{"messages": [...]}`.
-        num_rows: rows per batch, over all devices.
-        row_length: tokens per row; several transcripts share one and do not see each other.
+        environment: not used; the files contain the observations.
+        policy: policy whose tokenizer writes the transcripts, in its chat format if it has one.
+        paths: one file or several, with trajectories or lines `{"messages": [...]}`.
+        num_rows: number of rows per batch, over all devices.
+        row_length: number of tokens per row; several transcripts share a row and do not see each other.
         on_error: "raise" refuses damaged lines, "skip" reports and leaves them out.
-        overlong: of transcripts longer than a row: "raise", "truncate" or "skip".
-        only_success: the learner takes those alone that say that they succeeded.
-        report: called with messages about all that is left out.
+        overlong: treatment of transcripts longer than a row: "raise", "truncate" or "skip".
+        only_success: whether the learner uses only transcripts that are marked as successful.
+        report: called with messages about everything that is left out.
 
     Returns:
         The collector; its batches are `Episode`s of one turn per row.
 
     Raises:
-        ValueError: `num_rows` is not positive, none succeeded where these alone count, or see `load_packed`.
+        ValueError: `num_rows` is not positive, none succeeded with `only_success`, or see `load_packed`.
     """
     del environment
     check_counts(num_rows=num_rows)
@@ -77,10 +77,10 @@ def make_transcript_collector(
 
 
 def packed_episodes(packed: PackedBatch) -> Episode:
-    """Returns packed rows `[B, L]` as episodes of one turn of L tokens; every transcript is an agent of its own.
+    """Returns packed rows `[B, L]` as episodes of one turn of L tokens; every transcript is a separate agent.
 
-    A row succeeded where its transcripts did. Tokens of positive weight count as sampled; the weights are
-    `loss_weight`.
+    A row is successful if its transcripts are. Tokens of positive weight count as sampled; `loss_weight` gives the
+    weights.
     """
     num_rows, length = packed.tokens.shape
     nothing, log_prob = jnp.zeros((num_rows, 0), jnp.int32), jnp.zeros((num_rows, 1, length), jnp.float32)

@@ -1,4 +1,4 @@
-"""Language agents: tokenizers, generation, dialogue, tools, demonstrations, and checkpoints of other libraries."""
+"""Language agents: tokenizers, generation, dialogue, tools, demonstrations, and checkpoints for other libraries."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""A3T (Yang et al., 2024): own episodes with random actions in them, which are given a reason afterwards."""
+"""A3T (Yang et al., 2024): the policy's episodes with some random actions, for which reasons are written afterwards."""
 
 from collections.abc import Sequence
 
@@ -28,33 +28,33 @@ def make_exploration_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of own episodes in which random actions take the place of some of the policy's.
+    """Makes a collector of the policy's own episodes in which random actions replace some of its actions.
 
-    A random action is written down as if the policy had chosen it, with a reason: the action in words. Other turns keep
-    the policy's own thoughts. `losses.imitation_weights.contrastive` weighs such groups.
+    A random action is recorded as if the policy had chosen it, with a reason: the action in words. Other turns keep the
+    policy's own thoughts. `losses.imitation_weights.contrastive` weights such groups.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
         noise: probability, per turn, of a random admissible action.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows.
 
     Raises:
-        ValueError: a count is not positive, `noise` is no probability, or see `with_interventions`.
+        ValueError: a count is not positive, `noise` is not a probability, or see `with_interventions`.
 
     References:
         Yang et al. (2024), "ReAct Meets ActRe: When Language Agents Enjoy Training Data Autonomy", sections 3.1, 3.2.
 
-    Deviation: a prompted model writes the reasons of the paper.
-    Deviation: all episodes of a group explore, in the paper those after a first one that failed.
+    Deviation: in the paper, a prompted model writes the reasons.
+    Deviation: all episodes of a group explore; in the paper, only those after a first one that failed.
     """
     for name, count in (("num_groups", num_groups), ("group_size", group_size)):
         require_positive(name, count)
@@ -91,7 +91,7 @@ def make_exploration_collector(
 
 
 def _random_actions(environment: Environment, noise: float) -> Intervene:
-    """Returns the intervention of a random admissible action now and then."""
+    """Returns an intervention that replaces actions by random admissible ones with probability `noise`."""
 
     def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
         del after_mistake, right

@@ -1,4 +1,4 @@
-"""Own episodes with an expert's of other tasks beside them."""
+"""The policy's own episodes, accompanied by an expert's episodes on other tasks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,15 +17,15 @@ def make_accompanied_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of own episodes, and of transcripts that need not be of the same tasks.
+    """Makes a collector of own episodes and of transcripts, which may be of different tasks.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
+        environment: unbatched text world.
+        policy: policy that acts.
         demonstrations: `(environment, policy) -> Collector` of `Episode`s, such as
             `demonstrations.make_demonstration_collector`.
-        axis_name: see `collect.make_dialogue_collector`, whose episodes are the own ones.
-        **options: further ones of it.
+        axis_name: see `collect.make_dialogue_collector`, which makes the own episodes.
+        **options: further arguments of that function.
 
     Returns:
         The collector; its batches are `Demonstrated`. Steps, metrics and counts are those of the own episodes.

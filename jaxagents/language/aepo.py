@@ -1,4 +1,4 @@
-"""AEPO (Wang et al., 2025): steers the entropy of a language policy by samples of other temperatures."""
+"""AEPO (Wang et al., 2025): steers the entropy of a language policy with samples at other temperatures."""
 
 import jax
 import jax.numpy as jnp
@@ -28,31 +28,30 @@ def make_entropy_control_collector(
     level: int | None = None,
     axis_name: str | None = None,
 ) -> Collector:
-    """Makes a collector that replaces some episodes by successful ones of a hotter or colder policy.
+    """Makes a collector that replaces some episodes by successful ones sampled at a higher or lower temperature.
 
-    Further groups are played at the high temperature where the entropy of the last batch was below the target, else at
-    the low one. Of their episodes, those that succeeded in a group in which not all did are control samples. Up to
-    `max_control` of them, and half as many where the entropy is not below the target, take the places of the last
-    episodes of the batch, marked in `control`. `ops.credit_shaping.controlled`, a slot of `learner.credits`, gives them
-    their advantage.
+    Further groups are played at the high temperature if the entropy of the last batch was below the target, else at the
+    low one. Control samples are successful episodes from those groups in which some failed. Up to `max_control` of
+    them, or half as many if the entropy is not below the target, replace the last episodes of the batch, and are marked
+    in `control`. `ops.credit_shaping.controlled`, a slot of `learner.credits`, determines their advantage.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        target_entropy: in nats per token (paper: 0.25 to 1).
-        max_control: m, most control samples of a batch, over all devices (paper: 60 of 2560).
-        control_share: of groups that are played at another temperature, relative to `num_groups` (paper: a quarter).
-        high_temperature: raises the entropy (paper: 1.2).
-        low_temperature: lowers it (paper: 0.8).
-        num_rows: episodes that are played at once, over all devices; None plays all of them at once.
-        level: of the tasks.
-        axis_name: mapped device axis, over which the entropy is taken and control samples are chosen.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        target_entropy: target of the entropy, in nats per token (paper: 0.25 to 1).
+        max_control: m, largest number of control samples per batch, over all devices (paper: 60 of 2560).
+        control_share: number of groups played at another temperature, relative to `num_groups` (paper: a quarter).
+        high_temperature: temperature that raises the entropy (paper: 1.2).
+        low_temperature: temperature that lowers the entropy (paper: 0.8).
+        num_rows: number of episodes that are played at once, over all devices; None: all of them.
+        level: level of the tasks.
+        axis_name: mapped device axis over which the entropy is computed and control samples are chosen.
 
     Returns:
         The collector; its steps are all episodes that are played. Its metrics are those of the batch before the
-        replacement, and `sampled_entropy` (mean of `-log p` of its tokens), `entropy_error` (from the target),
+        replacement, `sampled_entropy` (mean of `-log p` of its tokens), `entropy_error` (distance from the target),
         `temperature` and `control_fraction`.
 
     Raises:
@@ -62,7 +61,7 @@ def make_entropy_control_collector(
         Wang et al. (2025), "Arbitrary Entropy Policy Optimization: Entropy Is Controllable in Reinforcement
         Fine-tuning", section 4 and the released code.
 
-    Deviation: control samples are of further tasks, the code samples a quarter of the tasks of the batch again.
+    Deviation: control samples are of additional tasks; the released code samples a quarter of the batch's tasks again.
     """
     _check(num_groups, group_size, target_entropy, max_control, control_share, high_temperature, low_temperature)
     play = make_dialogue(environment, policy, group_size=group_size, level=level, bootstrap=True)
@@ -81,7 +80,7 @@ def make_entropy_control_collector(
         episode = play(params, key, group, rows)
         below = last < target_entropy
         temperature = jnp.where(below, high_temperature, low_temperature).astype(jnp.float32)
-        # Devices have equally many further groups; where they do not divide, those of the last ones go to waste.
+        # Devices have equal numbers of further groups; any surplus of the last devices is unused.
         share = -(-num_further * local // num_groups)
         further = first_row(share, axis_name) + jnp.arange(share, dtype=jnp.int32)
         control = play(params, key, num_groups + further, rows, temperature=temperature)
@@ -97,7 +96,7 @@ def make_entropy_control_collector(
             "control_fraction": jnp.mean(replaced),
         }
         rounds = (local + share) * num_groups * group_size / (local * steps)
-        if rounds != 1.0:  # Episodes that go to waste count, too.
+        if rounds != 1.0:  # Unused episodes count, too.
             metrics["rounds"] = jnp.float32(rounds)
         state = state | {"entropy": jnp.full(local, whole.value)}
         return state, mixed, dialogue_metrics(episode) | metrics | count_experience(episode, control)
@@ -106,7 +105,7 @@ def make_entropy_control_collector(
 
 
 def sampled_entropy(episode: Episode) -> Mean:
-    """Computes the mean of `-log p` over sampled tokens, an unbiased estimate of their entropy at temperature 1."""
+    """Computes the mean of `-log p` over sampled tokens, an unbiased estimate of the entropy at temperature 1."""
     total = -jnp.sum(jnp.where(episode.action_mask, episode.behavior_log_prob, 0.0))
     return Mean(total=total, count=jnp.sum(episode.action_mask, dtype=jnp.float32))
 
@@ -114,17 +113,17 @@ def sampled_entropy(episode: Episode) -> Mean:
 def mix_in(
     episode: Episode, control: Episode, limit: Array, wanted: Array | None = None, *, axis_name: str | None = None
 ) -> tuple[Episode, Array]:
-    """Puts successful episodes of mixed groups in the places of the last episodes of a batch.
+    """Replaces the last episodes of a batch by successful episodes from groups with mixed outcomes.
 
     Args:
         episode: B episodes of this device.
-        control: C episodes of this device, of other groups; over all devices at most as many as there are to replace.
-        limit: int32 `[]`, most episodes that are replaced, over all devices.
-        wanted: bool `[C]`, control episodes that may be taken; None for all.
-        axis_name: mapped device axis that the batch is spread over.
+        control: C episodes of this device, of other groups; over all devices at most as many as can be replaced.
+        limit: int32 `[]`, largest number of replaced episodes, over all devices.
+        wanted: bool `[C]`, control episodes that may be used; None: all.
+        axis_name: mapped device axis over which the batch is spread.
 
     Returns:
-        The episodes with `control`, and where they were replaced, both bool `[B]`.
+        The episodes with `control`, and which were replaced, both bool `[B]`.
     """
     num_episodes = episode.success.shape[0]
     useful = control.success & (group_success(control) < 1.0)

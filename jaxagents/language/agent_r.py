@@ -1,4 +1,4 @@
-"""Agent-R (Yuan et al., 2025): own failures are cut where the policy doubts them, and go on along a good path."""
+"""Agent-R (Yuan et al., 2025): own failures are cut where the policy doubts them, and continued along a good path."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ from jaxagents.types import Array, Collector, Environment, Episode, LanguagePoli
 
 @struct.dataclass
 class Revision:
-    """A bad path that goes on along a good one.
+    """A bad path that is continued along a good one.
 
     Attributes:
-        actions: int32 `[N, T, M]`, -1 after the end.
-        cut: bool `[N, T]`, the last turn of the bad path.
-        read: bool `[N, T]`, turns of the bad path, the last one included.
-        place: int32 `[N, T]`, turns of the good path that the others are.
+        actions: int32 `[N, T, M]`, actions, -1 after the end.
+        cut: bool `[N, T]`, marks the last turn of the bad path.
+        read: bool `[N, T]`, marks turns of the bad path, including the last one.
+        place: int32 `[N, T]`, for the other turns, their index in the good path.
     """
 
     actions: Array
@@ -46,29 +46,30 @@ def make_revision_collector(
     transcripts_seed: int | None = None,
     noise: float = 0.0,
 ) -> Collector:
-    """Makes a collector of good paths and of revisions, in turn.
+    """Makes a collector that alternates between good paths and revisions.
 
-    A revision is the policy's own failed path up to the first step that it would rather not have taken, of probability
-    below `doubt`, then a reflection, then the expert's path of the same task from where the two part. It is played
-    again, and where it does not succeed the expert's path takes its place. The bad path is read and not learned.
+    A revision is the policy's own failed path up to the first action that the policy doubts, which has a probability
+    below `doubt`, then a reflection, then the expert's path on the same task from where the two paths diverge. It is
+    replayed, and replaced by the expert's path if it does not succeed. The bad path is read but not learned.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_episodes: per batch, over all devices; every other one may be a revision.
-        doubt: probability of an action below which the policy thinks it bad, in [0, 1].
-        temperature: must be None: probabilities are the policy's own.
-        level: of the tasks; a list is gone through in turn.
-        num_transcripts: how many different tasks there are in all; None draws new ones for every batch.
-        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
-        noise: of the expert whose paths are good ones.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_episodes: number of episodes per batch, over all devices; every other one may be a revision.
+        doubt: probability in [0, 1] below which the policy considers its action bad.
+        temperature: must be None or 1, because probabilities are the policy's own.
+        level: level of the tasks; a list is cycled through.
+        num_transcripts: number of different tasks in total; None: new tasks for every batch.
+        transcripts_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own
+            set.
+        noise: noise of the expert, whose paths are the good ones.
 
     Returns:
-        The collector; its batches are `Episode`s. `revised_fraction` of them are revisions, `own_success_rate` is that
-        of the policy.
+        The collector; its batches are `Episode`s. `revised_fraction` is the fraction of revisions, `own_success_rate`
+        the success rate of the policy.
 
     Raises:
-        ValueError: a count is not positive, `doubt` is no probability, or see `make_transcriber`.
+        ValueError: a count is not positive, `doubt` is not a probability, or see `make_transcriber`.
 
     References:
         Yuan et al. (2025), "Agent-R: Training Language Model Agents to Reflect via Iterative Self-Training", section 3.
@@ -123,14 +124,14 @@ def revise(bad: Array, live: Array, doubted: Array, good: Array) -> Revision:
     """Splices a good path onto a bad one, after the first doubted turn of the bad one.
 
     Args:
-        bad: int32 `[N, T, M]`, actions of the bad path.
-        live: bool `[N, T]`, its turns that took place.
-        doubted: bool `[N, T]`, that are thought bad.
-        good: int32 `[N, T, M]`, actions of the good path, -1 after its end.
+        bad: int32 `[N, T, M]`, actions on the bad path.
+        live: bool `[N, T]`, turns of the bad path that took place.
+        doubted: bool `[N, T]`, turns that the policy considers bad.
+        good: int32 `[N, T, M]`, actions on the good path, -1 after its end.
 
     Returns:
-        The revision; of a path without a doubted turn, the splice is after its last one. The good path goes on from
-        where the two part, as the turns before are in the bad one.
+        The revision; without a doubted turn, the splice is after the last turn of the bad path. The good path continues
+        from where the two diverge, because the turns before are in the bad path.
     """
     num_turns = bad.shape[1]
     turn = jnp.arange(num_turns)[None]

@@ -1,4 +1,4 @@
-"""How many tokens the longest text of a pattern has, on the host."""
+"""The number of tokens of the longest text that follows a pattern, computed on the host."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ _NEVER = -(10**9)
 
 
 class _Length(NamedTuple):
-    """The most tokens of a part of a text.
+    """The largest number of tokens of a part of a text.
 
     Attributes:
-        begins: where it begins the text, with at least one word; `_NEVER` where it has none.
-        follows: where it follows other words.
-        optional: it may be empty.
+        begins: number of tokens at the beginning of a text, with at least one word; `_NEVER` if it has no words.
+        follows: number of tokens after other words.
+        optional: whether it can be empty.
     """
 
     begins: int
@@ -25,19 +25,19 @@ class _Length(NamedTuple):
 
 
 def make_max_tokens(first: Sequence[Sequence[int]], later: Sequence[Sequence[int]]) -> Callable[[int | Pattern], int]:
-    """Makes the function that counts the tokens of the longest text.
+    """Makes the function that computes the number of tokens of the longest text.
 
     Args:
         first: tokens of each word at the beginning of a text.
-        later: tokens of each word after another one.
+        later: tokens of each word after another word.
 
     Returns:
-        `(pattern) -> int`; a number stands for so many words, any of them.
+        `(pattern) -> int`; a number as the pattern stands for that many words of any kind.
     """
     first_size, later_size = (np.asarray([len(row) for row in pieces]) for pieces in (first, later))
 
     def of_phrases(phrases: np.ndarray) -> tuple[Any, Any, Any]:
-        """Returns the lengths of phrases `[A, n]` where they begin a text and where not, and which have words."""
+        """Returns the lengths of phrases `[A, n]` that begin a text and that follow, and which ones have words."""
         present = phrases >= 0
         follows = np.sum(np.where(present, later_size[phrases], 0), axis=1)
         opening = np.take_along_axis(phrases, np.argmax(present, axis=1)[:, None], axis=1)[:, 0]

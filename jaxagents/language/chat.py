@@ -1,4 +1,4 @@
-"""Language policies that keep the chat format of an instructed model: its roles, stops, and tags of thoughts."""
+"""Language policies in the chat format of an instruction-tuned model: its roles, stop tokens, and thought tags."""
 
 import dataclasses
 import os
@@ -29,17 +29,17 @@ Encode = Callable[[Sequence[str]], list[Ids]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChatLexicon(Lexicon):
-    """A lexicon of a policy that speaks through a chat template.
+    """A lexicon of a policy that uses a chat template.
 
     Attributes:
-        chat: writes conversations.
+        chat: template that writes conversations.
     """
 
     chat: ChatTemplate | None = None
 
 
 class _Frame(NamedTuple):
-    """What stands before and after a text, and the words of it as they are written there."""
+    """The tokens before and after a text, and the words of the text as tokenised there."""
 
     before: Ids
     words: Lexicon
@@ -47,7 +47,7 @@ class _Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Returns the tokens around the text."""
+        """Returns the number of tokens around the text."""
         return len(self.before) + len(self.after)
 
 
@@ -61,12 +61,12 @@ def make_agent(
     axis_name: str | None = None,
     **options: Any,
 ) -> Agent:
-    """Assembles an agent that speaks in the chat format of an instructed model.
+    """Assembles an agent that speaks in the chat format of an instruction-tuned model.
 
     Args:
-        environment: a text world.
-        inner: `(environment, *, policy, axis_name) -> Agent`, what learns.
-        policy: `make_language_policy` with its settings; the tokenizer among them does not count.
+        environment: text world.
+        inner: `(environment, *, policy, axis_name) -> Agent`, the agent that learns.
+        policy: `make_language_policy` with its settings; its tokenizer is ignored.
         source: see `make_chat_policy`.
         think_tags: see `make_chat_policy`.
         axis_name: mapped device axis to average gradients over.
@@ -94,32 +94,32 @@ def make_chat_policy(
     prompt: bool = True,
     **options: Any,
 ) -> LanguagePolicy:
-    """Makes a policy that speaks the words of a world in the chat format of an instructed model.
+    """Makes a policy that speaks a world's words in the chat format of an instruction-tuned model.
 
-    The prompt of the task is what the system says, an observation what the user says, a thought and an action what the
-    assistant says. A turn opens as `apply_chat_template(add_generation_prompt=True)` opens it, without thoughts with
-    `enable_thinking=False`, and any token that ends a turn ends it.
+    The prompt of the task becomes the system message, an observation a user message, and a thought with an action an
+    assistant message. A turn opens as `apply_chat_template(add_generation_prompt=True)` opens it, without thoughts with
+    `enable_thinking=False`, and any stop token ends it.
 
     Args:
-        environment: a text world.
+        environment: text world.
         source: folder of the tokenizer, with `tokenizer_config.json` and its chat template.
         model: `(vocab_size) -> LanguageModel`.
         think_tags: tags around a thought.
         thought_tokens: see `make_language_policy`.
         action_tokens: see `make_language_policy`.
         prompt: see `make_language_policy`.
-        **options: further ones of `make_language_policy`.
+        **options: further arguments of `make_language_policy`.
 
     Returns:
-        The policy; its layout has room for what stands around the texts.
+        The policy; its layout has room for the tokens around the texts.
 
     Raises:
-        ValueError: see `read_template` and `make_language_policy`; the model has no room for an episode; or there are
-            thoughts and no single token that closes them.
+        ValueError: see `read_template` and `make_language_policy`; or the model has no room for an episode; or there
+            are thoughts but no single token that ends them.
 
-    Deviation: a template that writes earlier turns otherwise once others follow (Qwen 3 drops their thoughts, Mistral
-        moves the text of the system) is not followed there: earlier turns stay in the cache as they were written. Where
-        a context of several turns slides, what opens the first one slides out with it.
+    Deviation: some templates rewrite earlier turns once others follow (Qwen 3 drops their thoughts, Mistral moves the
+        system text). This is not reproduced: earlier turns stay in the cache as they were written. When a context of
+        several turns slides, the tokens that open its first turn are dropped with that turn.
     """
     reader = read_template(source, think_tags=think_tags, thinks=thought_tokens > 0)
     backend, pieces = reader.tokenizer.backend_tokenizer, cut_pieces(reader)
@@ -174,14 +174,14 @@ def _make_frames(
     tags: tuple[str, str] | None,
     system: bool,
 ) -> dict[str, _Frame]:
-    """Returns what stands around every text of a dialogue, in tokens as they are where these texts stand."""
+    """Returns the tokens around every text of a dialogue, as tokenised at the places of these texts."""
     word = next((word for word in lexicon.words if word[-1].isalpha()), lexicon.words[0])
     opening = pieces.answer_open
     if tags and not opening.rstrip().endswith(tags[0]):
         opening += f"{tags[0]}\n"
 
     def frame(context: str, before: str, after: str = "") -> _Frame:
-        """Frames a text that stands behind the context and `before`."""
+        """Makes the frame of a text that comes after the context and `before`."""
         begin = f"{context}{before}"
         written = encode([f"{begin}{one}" for one in lexicon.words])
         begun, opened, one, whole = encode([context, begin, f"{begin}{word}", f"{begin}{word}{after}"])
@@ -196,7 +196,7 @@ def _make_frames(
     first, later = frame("", pieces.first_open, opening), frame(closing, pieces.later_open, opening)
     if system:
         first = frame(f"{pieces.system_open}{word}", pieces.system_close, opening)
-        # What comes before every turn is read with the prompt, which is always seen.
+        # What precedes every turn is read with the prompt, which is always visible.
         same = len(os.path.commonprefix([first.before[::-1], later.before[::-1]]))
         cut = len(first.before) - same
         prompt, first = prompt._replace(after=first.before[:cut]), first._replace(before=first.before[cut:])
@@ -211,7 +211,7 @@ def _make_frames(
 
 
 def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Frame], *, fixed_action: bool) -> Layout:
-    """Returns a layout with room for what stands around the texts."""
+    """Returns a layout with room for the tokens around the texts."""
     interface = environment.text
     actions = interface.patterns.action if interface.patterns and interface.patterns.action else ((interface.actions,),)
     action, thought = frames["action"], frames.get("thought")
@@ -226,16 +226,16 @@ def _make_room(environment: Environment, layout: Layout, frames: dict[str, _Fram
 
 
 def _sees_several(layout: Layout) -> bool:
-    """Returns whether a turn may be read behind another one; else every turn is the first that is seen."""
+    """Returns whether a turn can be read after another one; else every turn is the first in its context."""
     return layout.num_turns > 1 and layout.context_turns > 1
 
 
 def _render_frames(frames: dict[str, _Frame], *, several: bool) -> Frames:
-    """Returns the functions that write framed texts."""
+    """Returns the functions that write texts in frames."""
     first, later = frames["first"], frames["later" if several else "first"]
 
     def observation(word_ids: Array, begun: Array, *, length: int) -> tuple[Array, Array]:
-        # The last token of what opens the answer stands in the last column, where the answer is decoded from.
+        # The last token of the answer's opening is in the last column, after which the answer is decoded.
         of_first, of_later = (
             _render(frame._replace(after=frame.after[:-1]), word_ids, length - 1) for frame in (first, later)
         )
@@ -263,7 +263,7 @@ def _text_of(frame: _Frame, ids: list[int]) -> list[int]:
 
 
 def _render(frame: _Frame, word_ids: Array, length: int) -> tuple[Array, Array]:
-    """Writes a text between what stands before and after it, see `Lexicon.render`."""
+    """Writes a text within its frame, see `Lexicon.render`."""
     tokens, mask = frame.words.render(word_ids, length - frame.size)
     end, column = len(frame.before) + jnp.sum(mask), jnp.arange(length)
     tokens = jnp.concatenate([jnp.asarray(frame.before, jnp.int32), tokens, jnp.zeros(len(frame.after), jnp.int32)])

@@ -1,4 +1,4 @@
-"""Conversations on the host: prompts of the user's own, calls of tools, their results, and rewards of answers."""
+"""Conversations on the host: the user's prompts, tool calls, their results, and rewards of answers."""
 
 import inspect
 import itertools
@@ -25,20 +25,20 @@ from jaxagents.language.tool_format import (
     shortest_call,
 )
 
-_MOST_CALLS = 8  # Of one turn.
-_LONGEST_TOKEN = 16  # Characters; of a long text no more are looked at than could fit.
-_SMALLEST_ROOM = 16  # Tokens of a result.
-_MEASURED = 64  # The longest prompts by characters, among which the longest by tokens are looked for.
+_MOST_CALLS = 8  # Largest number of calls per turn.
+_LONGEST_TOKEN = 16  # In characters; of a long text, only as much is tokenised as could fit.
+_SMALLEST_ROOM = 16  # In tokens, for a result.
+_MEASURED = 64  # Number of longest prompts by characters that are tokenised to find the longest by tokens.
 
 
 class Sizes(NamedTuple):
-    """Tokens and turns of a conversation.
+    """Numbers of tokens and turns of a conversation.
 
     Attributes:
-        prompt: most tokens of a prompt.
-        completion: most tokens of a turn of the assistant, the one that ends it included.
-        result: most tokens of the results of one turn.
-        turns: most turns of the assistant.
+        prompt: largest number of tokens of a prompt.
+        completion: largest number of tokens of an assistant turn, including the one that ends it.
+        result: largest number of tokens of the tool results of one turn.
+        turns: largest number of assistant turns.
     """
 
     prompt: int
@@ -48,16 +48,16 @@ class Sizes(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Results of the last turns of B conversations.
+    """Results of the latest turns of B conversations.
 
     Attributes:
-        conversation: int32 `[B]`, by which the host knows each.
-        observation: int32 `[B, K]`, tokens of results, flush right behind -1s; all -1 where a conversation is over.
-        reward: float32 `[B]`.
-        success: bool `[B]`, the reward is 1 or more.
-        valid: bool `[B]`, the completion is whole: no cut text, no call that cannot be made.
-        over: bool `[B]`.
-        cut: bool `[B]`, it is over by a limit.
+        conversation: int32 `[B]`, number by which the host identifies the conversation.
+        observation: int32 `[B, K]`, tokens of results, right-aligned after -1s; all -1 if the conversation is over.
+        reward: float32 `[B]`, rewards.
+        success: bool `[B]`, whether the reward is at least 1.
+        valid: bool `[B]`, whether the completion is intact: not cut off, and without calls that cannot be made.
+        over: bool `[B]`, whether the conversation is over.
+        cut: bool `[B]`, whether it is over because of a limit.
     """
 
     conversation: np.ndarray
@@ -71,31 +71,31 @@ class Steps(NamedTuple):
 
 @dataclass
 class _Conversation:
-    """A conversation under way: what follows the prompt, as messages and as tokens."""
+    """A conversation in progress: what follows the prompt, as messages and as tokens."""
 
     row: int
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    owner: Any = None  # Object of the conversation, whose methods are tools.
+    owner: Any = None  # Object of the conversation whose methods are tools.
     messages: list[dict[str, Any]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     turns: int = 0
-    calls: list[Call | str] = field(default_factory=list)  # Of the last turn; a text is the error of one.
+    calls: list[Call | str] = field(default_factory=list)  # Calls of the last turn; a text is an error message.
 
 
 class ChatHost:
-    """Conversations about rows of prompts.
+    """Conversations about the rows of a table of prompts.
 
     Args:
-        reader: of the chat template.
+        reader: reader of the chat template.
         rows: prompts and columns.
-        tools: by name.
-        factory: makes an object for every conversation, whose public methods are tools, too; its method `reset`, if
-            there is one, gets the columns of the row before the first call.
-        reward: pays the conversations that end in the same turn; None compares the answer with the column `answer`.
-        sizes: of a conversation; without tools it has one turn.
-        system: text of the system of rows that have none.
-        tool_seconds: that a call may take, and the making of an object with its `reset`.
-        reward_seconds: that the function may take.
+        tools: tools by name.
+        factory: makes an object for every conversation, whose public methods are tools, too; its method `reset`, if it
+            has one, receives the columns of the row before the first call.
+        reward: rewards the conversations that end in the same turn; None: compares the answer with the column `answer`.
+        sizes: sizes of a conversation; without tools it has one turn.
+        system: system text for rows that have none.
+        tool_seconds: time limit in seconds of a call, and of making an object including its `reset`.
+        reward_seconds: time limit in seconds of the reward function; None: no limit.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class ChatHost:
         return messages
 
     def longest(self) -> tuple[int, int]:
-        """Returns the row of the longest prompt and its tokens, among the longest ones by characters."""
+        """Returns the row of the longest prompt and its number of tokens, among the longest ones by characters."""
         length = [len(str(prompt)) for prompt in self.rows.prompts]
         longest = np.argsort(np.negative(length), kind="stable")[:_MEASURED]
         count, row = max((len(self._read_row(int(row))), int(row)) for row in longest)
         return row, count
 
     def prompts(self, row: np.ndarray) -> np.ndarray:
-        """Returns the tokens of prompts, but the last one, int32 `[..., P]` for rows `[...]`; -1 behind them."""
+        """Returns the tokens of prompts without the last one, int32 `[..., P]` for rows `[...]`, padded with -1."""
         row = np.asarray(row)
         tokens = np.full((row.size, self.sizes.prompt), -1, np.int32)
         for index, one in enumerate(row.reshape(-1).tolist()):
@@ -160,16 +160,16 @@ class ChatHost:
         return tokens.reshape(*row.shape, self.sizes.prompt)
 
     def step(self, row: np.ndarray, conversation: np.ndarray, completion: np.ndarray, live: np.ndarray) -> Steps:
-        """Answers completions in conversations `[...]`: tools are called, or the conversation is paid and over.
+        """Responds to completions in conversations `[...]`: calls tools, or pays the reward and ends the conversation.
 
         Args:
-            row: int32 `[...]`, of the prompts.
-            conversation: int32 `[...]`, of the last step; -1 begins one.
-            completion: int32 `[..., A]`, tokens of the assistant's turn, -1 behind them.
+            row: int32 `[...]`, rows of the prompts.
+            conversation: int32 `[...]`, numbers from the last step; -1 begins a conversation.
+            completion: int32 `[..., A]`, tokens of the assistant's turn, padded with -1.
             live: bool `[...]`, conversations with a completion.
 
         Returns:
-            What follows, leaves `[...]`.
+            The results, leaves `[...]`.
         """
         row, conversation, completion, live = (np.asarray(x) for x in (row, conversation, completion, live))
         shape, size = live.shape, live.size
@@ -198,10 +198,10 @@ class ChatHost:
         return Steps(*(leaf.reshape((*shape, *leaf.shape[1:])) for leaf in steps))
 
     def _begin(self, number: np.ndarray, row: np.ndarray, places: Sequence[int]) -> None:
-        """Begins conversations, and writes down their numbers; their objects are made side by side, as calls are run.
+        """Begins conversations, and stores their numbers; their objects are made in parallel, as calls are run.
 
         Raises:
-            ValueError: an object cannot be made, or not within the time of a call.
+            ValueError: an object cannot be made, or not within the time limit of a call.
         """
         begun = [_Conversation(int(row[place]), self.tools) for place in places]
         if self.factory is not None:
@@ -224,7 +224,7 @@ class ChatHost:
         one.owner, one.tools = owner, {**self.tools, **bind_tools(self.methods, owner)}
 
     def _hear(self, one: _Conversation, tokens: list[int]) -> tuple[bool, bool]:
-        """Writes down a completion; returns whether it has an end, and whether it is whole."""
+        """Records a completion; returns whether it has an end token, and whether it is intact."""
         closed = bool(tokens) and tokens[-1] in self.reader.stops
         one.tokens += tokens
         one.turns += 1
@@ -248,7 +248,7 @@ class ChatHost:
         return closed, valid
 
     def _answer(self, places: Sequence[int], steps: Steps) -> None:
-        """Calls the tools, and writes their results as the template does."""
+        """Calls the tools, and writes their results in the format of the template."""
         open_ones = [self._open[int(steps.conversation[place])] for place in places]
         calls = [(one.tools, call) for one in open_ones for call in one.calls if isinstance(call, Call)]
         made = run_calls([tools for tools, _ in calls], [call for _, call in calls], seconds=self.tool_seconds)
@@ -263,7 +263,7 @@ class ChatHost:
             one.messages += [{"role": "tool", "name": name, "content": text} for name, text in zip(names, texts)]
 
     def _write_results(self, texts: list[str], ids: Sequence[str] = ()) -> tuple[list[str], list[int]]:
-        """Returns results that fit, and the tokens of the user's turn that they stand in."""
+        """Returns shortened results that fit, and the tokens of the turn that contains them."""
         room = self.sizes.result // len(texts)
         while room >= _SMALLEST_ROOM:
             cut = [self._shorten(text, room) for text in texts]
@@ -276,7 +276,7 @@ class ChatHost:
         return [refusal] * len(texts), tokens if len(tokens) <= self.room else self._render(["Error"], ids[:1])
 
     def _render(self, texts: Sequence[str], ids: Sequence[str]) -> list[int]:
-        """Returns the tokens of results; of a template that takes one call per turn, all of them are one result."""
+        """Returns the tokens of results, merged into one if the template supports only one call per turn."""
         try:
             return self._encode(render_results(self.reader, texts, self.schemas, ids))
         except ValueError:
@@ -285,7 +285,7 @@ class ChatHost:
             return self._encode(render_results(self.reader, ["\n".join(texts)], self.schemas, ids[:1]))
 
     def _shorten(self, text: str, room: int) -> str:
-        """Returns a text of at most `room` tokens, and says how much of it is left out."""
+        """Returns a text shortened to at most `room` tokens, with a note on its full length."""
         seen = text[: room * _LONGEST_TOKEN]
         written = self.reader.tokenizer(seen, add_special_tokens=False, return_offsets_mapping=True)
         if len(seen) == len(text) and len(written["input_ids"]) <= room:
@@ -295,7 +295,7 @@ class ChatHost:
         return text[: written["offset_mapping"][keep][0] if keep < len(written["input_ids"]) else len(seen)] + note
 
     def _disarm(self, text: str) -> str:
-        """Takes apart the texts of tokens that a template is made of, by which a result could forge a turn."""
+        """Breaks up the texts of special tokens, with which a result could forge a turn."""
         for mark in self._marks:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return text
@@ -312,7 +312,7 @@ class ChatHost:
             paid = [float(_plain(text) == _plain(answer)) for text, answer in zip(texts, columns["answer"])]
         else:
             objects = {"environments": [one.owner for one in ended]} if self._pays_objects else {}
-            # As in TRL: a prompt of messages, or one with tools, gets a completion of messages.
+            # As in TRL: a prompt of messages, or with tools, gets completions as messages.
             spoken = [bool(self.schemas) or not isinstance(self.rows.prompts[row], str) for row in rows]
             paid = ask_reward(
                 self.reward,
@@ -348,12 +348,12 @@ class ChatHost:
 
 
 def _plain(text: Any) -> str:
-    """Returns a text as answers are compared: without a thought, in small letters, with single spaces."""
+    """Returns a text in the form in which answers are compared: no thought, case-folded, with single spaces."""
     return " ".join(str(text).rpartition("</think>")[2].split()).casefold()
 
 
 def _require_columns(reward: Callable[..., Any], rows: PromptRows, extra: Sequence[str]) -> bool:
-    """Refuses a reward function that asks for columns that the rows do not have; returns whether it takes `extra`."""
+    """Refuses a reward function that needs columns that the rows lack; returns whether it accepts `extra`."""
     given: dict[str, Any] = dict.fromkeys(("prompts", "completions", "completion_ids", *rows.columns), [])
     signature = inspect.signature(reward)
     if extra:

@@ -1,4 +1,4 @@
-"""Conversations through the chat template of a checkpoint: tokens, and which of them the assistant says."""
+"""Conversations through the chat template of a checkpoint: their tokens, and which ones the assistant writes."""
 
 import json
 import os
@@ -14,23 +14,23 @@ from jaxagents.types import ChatTemplate, ChatTokens
 
 THINK_TAGS = ("<think>", "</think>")
 Message = Mapping[str, Any]
-_PLACEHOLDER = "\ue000"  # For private use: no text has it.
+_PLACEHOLDER = "\ue000"  # A private-use character, which no text contains.
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class TemplateReader(NamedTuple):
-    """A chat template and what is known of it.
+    """A chat template and its properties.
 
     Attributes:
-        folder: of the checkpoint, for messages.
-        tokenizer: of `transformers`.
-        think_tags: around a thought.
-        thinks: the policy writes thoughts.
-        takes_system: the template has a role of the system.
-        takes_thoughts: the template writes the field `reasoning_content`.
-        end: token that closes what the assistant says.
+        folder: folder of the checkpoint, for messages.
+        tokenizer: tokenizer of `transformers`.
+        think_tags: tags around a thought.
+        thinks: whether the policy writes thoughts.
+        takes_system: whether the template has a system role.
+        takes_thoughts: whether the template writes the field `reasoning_content`.
+        end: token that ends an assistant message.
         stops: all tokens that end it.
-        ends_alike: earlier turns of the assistant end with one of them, too.
+        ends_alike: whether earlier assistant turns also end with one of them.
     """
 
     folder: Path
@@ -45,16 +45,16 @@ class TemplateReader(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What a template writes around the texts of a dialogue.
+    """The text that a template writes around the texts of a dialogue.
 
     Attributes:
-        system_open: before the text of the system.
-        system_close: after it, up to the first text of the user.
-        first_open: before the first text of the user where there is none of the system.
-        later_open: from the token that ended the assistant's turn, which is left out, up to the user's next text.
-        answer_open: after a text of the user, up to where the assistant speaks.
-        answer_before: what the assistant's answer begins with.
-        answer_after: what it ends with, before the end token.
+        system_open: text before the system text.
+        system_close: text after the system text, up to the first user text.
+        first_open: text before the first user text if there is no system text.
+        later_open: text after the token that ended the assistant's turn, up to the next user text.
+        answer_open: text after a user text, up to where the assistant speaks.
+        answer_before: text with which the assistant's answer begins.
+        answer_after: text with which it ends, before the end token.
     """
 
     system_open: str
@@ -80,7 +80,7 @@ def read_template(
         The reader.
 
     Raises:
-        ValueError: a file is missing or damaged, or the template leaves out the assistant, or its special token.
+        ValueError: a file is missing or damaged, or the template drops the assistant's text, or does not end it.
     """
     folder = Path(source).expanduser()
     if not (folder / "tokenizer_config.json").is_file():
@@ -136,27 +136,27 @@ def render(
     generation: bool = False,
     thinks: bool = True,
 ) -> str:
-    """Writes messages as `apply_chat_template(tokenize=False)` does.
+    """Writes messages like `apply_chat_template(tokenize=False)`.
 
     Args:
-        reader: of the template.
+        reader: reader of the template.
         messages: `[{"role": "...", "content": "..."}, ...]`.
-        tools: that the template tells the model about.
-        generation: adds what opens the assistant's turn.
-        thinks: False sets `enable_thinking=False`, where a template asks for it.
+        tools: tools that the template describes to the model.
+        generation: whether to add the opening of the assistant's turn.
+        thinks: False sets `enable_thinking=False`, for templates with that option.
 
     Returns:
         The text.
 
     Raises:
-        ValueError: the template does not take these messages.
+        ValueError: the template does not accept these messages.
     """
     options: dict[str, Any] = {} if thinks else {"enable_thinking": False}
     try:
         return reader.tokenizer.apply_chat_template(
             list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation, **options
         )
-    except Exception as error:  # Templates raise what they like.
+    except Exception as error:  # Templates can raise any error.
         roles = ", ".join(str(message.get("role")) for message in messages)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
@@ -165,22 +165,22 @@ def render(
 
 
 def write_conversation(reader: TemplateReader, messages: Sequence[Message], tools: Sequence[Any] = ()) -> ChatTokens:
-    """Writes a whole conversation, and finds what the assistant says in it.
+    """Writes a whole conversation, and finds the assistant's tokens in it.
 
-    The tokens are those of `apply_chat_template(messages, tools=tools)`. The assistant says what follows the opening of
-    its turn, up to and with the token that ends it. A template that marks this itself, by `{% generation %}`, is
-    believed. Elsewhere a turn opens where the messages before it, with `add_generation_prompt=True`, end.
+    The tokens are those of `apply_chat_template(messages, tools=tools)`. The assistant's tokens are those after the
+    opening of its turn, up to and including the token that ends it. If a template marks them by `{% generation %}`, its
+    marks are used. Otherwise a turn opens where the messages before it, with `add_generation_prompt=True`, end.
 
     Args:
-        reader: of the template.
-        messages: the assistant's among them.
-        tools: that the template tells the model about.
+        reader: reader of the template.
+        messages: the conversation, including the assistant's messages.
+        tools: tools that the template describes to the model.
 
     Returns:
         The tokens.
 
     Raises:
-        ValueError: the template does not take the messages, or leaves out texts, so that turns cannot be found.
+        ValueError: the template does not accept the messages, or drops texts, so that turns cannot be found.
 
     References:
         von Werra et al. (2020), TRL, `SFTTrainer(assistant_only_loss=True)`.
@@ -213,16 +213,16 @@ def write_conversation(reader: TemplateReader, messages: Sequence[Message], tool
 
 
 def cut_pieces(reader: TemplateReader) -> Pieces:
-    """Cuts out what a template writes around the texts of a dialogue.
+    """Extracts the text that a template writes around the texts of a dialogue.
 
     Args:
-        reader: of the template.
+        reader: reader of the template.
 
     Returns:
-        The pieces. A template without a role of the system gets its text as the first paragraph of the user's turn.
+        The pieces. Without a system role, the system text becomes the first paragraph of the user's turn.
 
     Raises:
-        ValueError: the template leaves out a text.
+        ValueError: the template drops a text.
     """
     first, content, later = ("\ue001", "\ue002", "\ue003")
     dialogue = [{"role": "user", "content": first}, {"role": "assistant", "content": content}]
@@ -253,7 +253,7 @@ def cut_pieces(reader: TemplateReader) -> Pieces:
 
 
 def _cut(reader: TemplateReader, text: str, texts: Sequence[str]) -> list[str]:
-    """Returns what stands before, between and behind texts."""
+    """Returns the pieces before, between and after texts."""
     pieces, rest = [], text
     for one in texts:
         before, found, rest = rest.partition(one)
@@ -268,7 +268,7 @@ def _encode(reader: TemplateReader, text: str) -> list[int]:
 
 
 def _writes(reader: TemplateReader, messages: Sequence[Message]) -> bool:
-    """Returns whether a template takes messages and writes the placeholder among them."""
+    """Returns whether a template accepts messages and writes the placeholder in them."""
     try:
         return _PLACEHOLDER in render(reader, messages)
     except ValueError:
@@ -276,14 +276,14 @@ def _writes(reader: TemplateReader, messages: Sequence[Message]) -> bool:
 
 
 def _end_of(reader: TemplateReader, rest: str) -> int | None:
-    """Returns the token that ends a turn, first of what follows it; the tokenizer's own where it comes close behind."""
+    """Returns the token that ends a turn: the first special token after it, or the tokenizer's own if that is near."""
     known = {*reader.tokenizer.all_special_ids, *(int(i) for i in reader.tokenizer.added_tokens_decoder)}
     special = list(takewhile(known.__contains__, _encode(reader, rest.lstrip())))
     return next((token for token in special if token == reader.tokenizer.eos_token_id), *special[:1] or [None])
 
 
 def _stops(folder: Path, tokenizer: Any, end: int) -> tuple[int, ...]:
-    """Returns the end token, that of the tokenizer and those of the generation config."""
+    """Returns the end token, the tokenizer's, and those of the generation config."""
     stops = {end, tokenizer.eos_token_id}
     file = folder / "generation_config.json"
     if file.is_file():
@@ -296,7 +296,7 @@ def _stops(folder: Path, tokenizer: Any, end: int) -> tuple[int, ...]:
 
 
 def _adapt(reader: TemplateReader, messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Returns messages without empty fields, and with system text and thoughts where the template has a place."""
+    """Returns messages without empty fields, with the system text and thoughts where the template supports them."""
     adapted = [_without_nothing(message) for message in messages]
     if not reader.takes_system and len(adapted) > 1 and adapted[0]["role"] in ("system", "developer"):
         system, user, *others = adapted
@@ -313,7 +313,7 @@ def _adapt(reader: TemplateReader, messages: Sequence[Message]) -> list[dict[str
 
 
 def _without_nothing(message: Message) -> dict[str, Any]:
-    """Returns a message without the fields that are null in a table of messages, and with arguments as objects."""
+    """Returns a message without fields that are null in a table of messages, and with arguments as objects."""
     kept = {name: value for name, value in message.items() if value is not None or name == "content"}
     content = kept.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str):
@@ -341,7 +341,7 @@ def _thought_of(reader: TemplateReader, message: Message) -> str:
 
 
 def _start_of(reader: TemplateReader, text: str, messages: Sequence[Message], tools: Sequence[Any], index: int) -> int:
-    """Returns where the assistant's message begins in the text of the whole conversation."""
+    """Returns the index at which an assistant message begins in the text of the whole conversation."""
     before = messages[:index]
     if not before:
         changed = [{**messages[0], "content": _PLACEHOLDER}, *messages[1:]]
@@ -351,7 +351,7 @@ def _start_of(reader: TemplateReader, text: str, messages: Sequence[Message], to
         return len(opened)
     if text.startswith(render(reader, before, tools)):
         return _shared(reader, opened, text)
-    # The template writes these messages otherwise where others follow: what comes after the last of them is looked for.
+    # The template writes these messages differently if others follow: search for the text after the last of them.
     changed = [*before[:-1], {**before[-1], "content": _PLACEHOLDER}]
     whole = render(reader, [*changed, *messages[index:]], tools)
     opened = render(reader, changed, tools, generation=True)
@@ -365,7 +365,7 @@ def _start_of(reader: TemplateReader, text: str, messages: Sequence[Message], to
 
 
 def _shared(reader: TemplateReader, one: str, other: str) -> int:
-    """Returns how many characters of tokens two texts begin with alike."""
+    """Returns the number of characters in the common first tokens of two texts."""
     written = reader.tokenizer(one, add_special_tokens=False, return_offsets_mapping=True)
     count = len(os.path.commonprefix([list(written["input_ids"]), _encode(reader, other)]))
     return written["offset_mapping"][count - 1][1] if count else 0
@@ -375,7 +375,7 @@ Spans = list[tuple[int, int]]
 
 
 def _spans(tokens: Sequence[int], offsets: Sequence[tuple[int, int]], starts: Sequence[int], stops: Any) -> Spans:
-    """Returns the first token of every turn that begins at `starts`, and the one behind its last."""
+    """Returns, for every turn that begins at `starts`, its first token and the one after its last."""
     firsts = [next((i for i, (_, end) in enumerate(offsets) if end > start), len(tokens)) for start in starts]
     limits = [*firsts[1:], len(tokens)]
     return [

@@ -1,7 +1,7 @@
-"""A world of conversations: prompts of the user's own, tools that are Python functions, rewards that read text.
+"""A world of conversations: the user's prompts, tools that are Python functions, rewards that read text.
 
-Its words are the tokens of a checkpoint: no text need be known before. Completions go to the
-host once per turn, for all conversations at once; all else is as in other text worlds.
+Its words are the tokens of a checkpoint, so that no text has to be known in advance. Completions go to the host once
+per turn, for all conversations at once; everything else is as in other text worlds.
 """
 
 import json
@@ -43,13 +43,13 @@ from jaxagents.types import (
 
 @struct.dataclass
 class ChatState:
-    """Where a conversation stands.
+    """State of a conversation.
 
     Attributes:
-        row: int32, of the prompt.
-        conversation: int32, by which the host knows it; -1 before the first turn.
-        fingerprint: uint32, of the prompt and all tokens so far.
-        timestep: the last one; a conversation that is over repeats it.
+        row: int32, row of the prompt.
+        conversation: int32, number by which the host identifies it; -1 before the first turn.
+        fingerprint: uint32, fingerprint of the prompt and all tokens so far.
+        timestep: latest time step; a conversation that is over repeats it.
     """
 
     row: Array
@@ -63,8 +63,8 @@ class ChatEnvironment(Environment):
     """A world of conversations.
 
     Attributes:
-        host: calls tools and pays.
-        tokenizer: whose tokens are the words.
+        host: host that calls tools and pays rewards.
+        tokenizer: tokenizer whose tokens are the words.
     """
 
     host: ChatHost = None
@@ -92,37 +92,37 @@ def make_environment(
 ) -> ChatEnvironment:
     """Makes a world of conversations about prompts.
 
-    The policy answers a prompt. As long as it calls tools, they are run, and it reads their results as the chat
-    template writes them; the first text without a call is its answer, and ends the conversation. What goes wrong in a
-    tool is a line of text for the model. Results are read, never learned.
+    The policy answers a prompt. As long as it calls tools, they are run, and it reads their results in the format of
+    the chat template; the first text without a call is its answer, and ends the conversation. Errors in a tool become a
+    line of text for the model. Results are read, never learned.
 
     Args:
-        path: of the rows, see `prompt_rows.read_prompt_rows`.
-        rows: the same, in Python.
-        held_out_path: of rows for evaluations; None keeps a share of `path` apart.
-        held_out_fraction: that share.
-        source: folder of a checkpoint's tokenizer and chat template; None trains a small tokenizer on the rows.
-        tools: Python functions, see `tool_calls.make_tool`; none: one turn. One of them may be a class, of which every
-            conversation has an object: its public methods are tools, see `chat_host.ChatHost`. A list of tools
-            among them, such as `mcp_tools.mcp_tools` gives, counts as those tools.
-        reward: `(*, prompts, completions, completion_ids, **columns) -> rewards`, as reward functions of TRL. It is
-            called with the conversations that end in the same turn. None pays 1 for the column `answer`.
-        system: text of the system, in rows without one.
-        max_turns: of the assistant, its answer included.
-        prompt_tokens: most tokens of a prompt, the schemas of tools included.
-        completion_tokens: most tokens of a turn of the assistant.
-        result_tokens: most tokens of the results of one turn; longer ones are cut, and say so.
-        tool_seconds: that a call may take, and the making of an object with its `reset`.
-        reward_seconds: that the reward function may take; None: any time.
-        enable_thinking: as in the chat templates that know it.
-        vocab_size: of the tokenizer that is trained where there is no `source`.
+        path: path of the rows, see `prompt_rows.read_prompt_rows`.
+        rows: the rows themselves, instead of a path.
+        held_out_path: path of rows for evaluation; None: holds out a fraction of `path`.
+        held_out_fraction: fraction of rows that is held out for evaluation.
+        source: folder of a checkpoint's tokenizer and chat template; None: trains a small tokenizer on the rows.
+        tools: Python functions, see `tool_calls.make_tool`; without tools, there is one turn. One of them may be a
+            class, of which every conversation has an object whose public methods are tools, see `chat_host.ChatHost`. A
+            nested list of tools, such as the result of `mcp_tools.mcp_tools`, is flattened.
+        reward: `(*, prompts, completions, completion_ids, **columns) -> rewards`, like TRL's reward functions. It is
+            called with the conversations that end in the same turn. None: 1 for the answer in the column `answer`.
+        system: system text for rows without one.
+        max_turns: largest number of assistant turns, including the answer.
+        prompt_tokens: largest number of tokens of a prompt, including the schemas of tools.
+        completion_tokens: largest number of tokens of an assistant turn.
+        result_tokens: largest number of tokens of the results of one turn; longer results are shortened, with a note.
+        tool_seconds: time limit in seconds of a call, and of making an object including its `reset`.
+        reward_seconds: time limit in seconds of the reward function; None: no limit.
+        enable_thinking: value of that option for chat templates that have it.
+        vocab_size: vocabulary size of the tokenizer that is trained without a `source`.
 
     Returns:
-        The environment; `success` is a reward of 1 or more.
+        The environment; a reward of at least 1 is a `success`.
 
     Raises:
-        ValueError: see `read_prompt_rows`, `make_tool` and `read_template`; a size is not positive; no row is left on
-            one side; a prompt is too long; or there is neither a reward nor an answer.
+        ValueError: see `read_prompt_rows`, `make_tool` and `read_template`; or a size is too small; or no row is left
+            for training or evaluation; or a prompt is too long; or there is neither a reward nor an answer.
     """
     for name, size in (("max_turns", max_turns), ("completion_tokens", completion_tokens), ("vocab_size", vocab_size)):
         require_positive(name, size)
@@ -172,18 +172,18 @@ def make_chat_policy(
     model: Callable[[int], LanguageModel],
     tokenizer: Any = None,
 ) -> LanguagePolicy:
-    """Makes the policy that speaks in a world of conversations.
+    """Makes a policy that speaks in a world of conversations.
 
     Args:
-        environment: see `make_environment`; it has the tokenizer, the chat template and the sizes.
+        environment: see `make_environment`; it determines the tokenizer, the chat template and the sizes.
         model: `(vocab_size) -> LanguageModel`.
-        tokenizer: does not count.
+        tokenizer: not used.
 
     Returns:
         The policy.
 
     Raises:
-        ValueError: the environment is another one, or the model has fewer positions than a conversation needs.
+        ValueError: the environment is of another kind, or the model has fewer positions than a conversation needs.
     """
     del tokenizer
     if not isinstance(environment, ChatEnvironment):
@@ -211,7 +211,7 @@ def make_chat_policy(
 
 
 def _split(count: int, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows to train on and those held out, the same in every run."""
+    """Returns the training rows and the held-out rows, the same in every run."""
     if fraction == 0.0:
         return np.arange(count, dtype=np.int32), np.zeros(0, np.int32)
     if not 0.0 < fraction < 1.0:
@@ -238,8 +238,8 @@ def _require_answers(rows: PromptRows, reward: RewardFunction | None) -> None:
 
 
 def _split_tools(tools: Sequence[Any]) -> tuple[dict[str, Tool], list[Tool], Callable[[], Any] | None]:
-    """Returns the tools that are functions by name, those that are methods of a class, and the class."""
-    several = [isinstance(tool, Sequence) and not isinstance(tool, str | Tool) for tool in tools]  # Of an MCP server.
+    """Returns the tools that are functions by name, the tools that are methods of a class, and the class."""
+    several = [isinstance(tool, Sequence) and not isinstance(tool, str | Tool) for tool in tools]  # Such as MCP tools.
     tools = [one for tool, is_list in zip(tools, several) for one in (tool if is_list else [tool])]
     classes = [tool for tool in tools if is_class(tool)]
     if len(classes) > 1:
@@ -263,7 +263,7 @@ def _reader(
 
 
 def _make(host: ChatHost, train: np.ndarray, held_out: np.ndarray) -> ChatEnvironment:
-    """Makes the environment of conversations on the host."""
+    """Makes the environment of conversations on a host."""
     reader, sizes = host.reader, host.sizes
     marks = dict.fromkeys(("pad", "end", "observation", "think", "act"), reader.end)
     stops = [token for token in reader.stops if token != reader.end]
@@ -366,7 +366,7 @@ def _token_lexicon(host: ChatHost, tokenizer: Tokenizer) -> ChatLexicon:
         return jnp.where(mask, tokens, tokenizer.marks["pad"])[:length], mask[:length]
 
     def read(tokens: Array, mask: Array, num_words: int) -> tuple[Array, Array]:
-        # What is sampled stands at the front, its end token included.
+        # Sampled tokens are at the front, including the end token.
         return jnp.where(mask, tokens, -1)[:num_words], mask[0]
 
     def refuse(text: str) -> np.ndarray:

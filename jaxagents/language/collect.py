@@ -1,4 +1,4 @@
-"""Where episodes of language policies come from in training, and how they are judged."""
+"""Training episodes of language policies, and evaluation of language policies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -52,39 +52,40 @@ def make_dialogue_collector(
     parts: Sequence[str] = (),
     axis_name: str | None = None,
 ) -> Collector:
-    """Makes a collector in which the policy plays groups of whole episodes.
+    """Makes a collector in which the policy plays groups of complete episodes.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        num_rows: episodes that are played at once, over all devices; a row takes the next episode when its own is over.
-            None plays all of them at once.
-        temperature: divides the logits; None is 1.
-        top_k: samples among so many tokens; None among all.
-        top_p: samples among the most probable tokens of this mass; None among all.
-        min_p: samples among tokens at least so probable, as a share of the most probable one's; None among all.
-        level: of the tasks; a list is gone through in turn.
-        task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None for fresh ones.
-        max_turns: turns after which episodes are cut, at most those of the layout; a list is gone through in turn from
-            group to group; None for those of the layout.
-        dynamic_sampling: `(view, *, axis_name) -> keep bool [B]`, the same within a group, as of `ops.group_filters`,
-            by the rewards of the world. Groups that it drops, on any device, are replaced by kept ones of further
-            rounds of fresh tasks, while rounds are left; those left over then count nowhere (`Episode.keep`).
-        max_rounds: of episodes per batch, the first one included; 1 never resamples.
-        partner: the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters to act
-            with are then a pair, as of `learners.partners`. Without it, the policy takes all seats.
-        parts: of what the world reports after every turn, by name, kept in `Episode.extras`, see `make_dialogue`.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        num_rows: number of episodes that are played at once, over all devices; a row starts the next episode when its
+            own is over. None: all of them at once.
+        temperature: divisor of the logits; None: 1.
+        top_k: number of tokens to sample among; None: all.
+        top_p: probability mass of the most probable tokens, to sample among; None: all.
+        min_p: smallest probability of tokens to sample among, as a fraction of the largest one; None: all.
+        level: level of the tasks; a list is cycled through.
+        task_source: `(*, level, num_levels) -> TaskSource` of the tasks, see `language.tasks`; None: new tasks.
+        max_turns: number of turns after which episodes are cut off, at most that of the layout; a list is cycled
+            through over the groups; None: that of the layout.
+        dynamic_sampling: `(view, *, axis_name) -> keep bool [B]`, the same within a group, such as `ops.group_filters`,
+            applied to the world's rewards. Dropped groups, on any device, are replaced by kept ones of further rounds
+            with new tasks, as long as rounds are left; any that remain do not count at all (`Episode.keep`).
+        max_rounds: largest number of rounds of episodes per batch, including the first one; 1: never resamples.
+        partner: whether the policy with other parameters takes all seats but one, see `make_dialogue`; the parameters
+            to act with are then a pair, as in `learners.partners`. If false, the policy takes all seats.
+        parts: names of values that the world reports after every turn, to keep in `Episode.extras`, see
+            `make_dialogue`.
         axis_name: mapped device axis over which the task source counts and groups are replaced.
 
     Returns:
         The collector; its batches are `Episode`s of `num_groups * group_size` rows. Metrics are those of the first
-        round, `task_level` where the source chooses levels, and `rounds` where there may be several; counts are those
-        of all rounds, see `count_experience`.
+        round, `task_level` if the source chooses levels, and `rounds` if there can be several; counts are those of all
+        rounds, see `count_experience`.
 
     Raises:
-        ValueError: a count is not positive, a share is not from 0 to 1, or see `make_dialogue`.
+        ValueError: a count is not positive, a share is not between 0 and 1, or see `make_dialogue`.
 
     References:
         See `truncation.truncate` for `top_k`, `top_p` and `min_p`.
@@ -151,12 +152,12 @@ def _fill_groups(
     max_rounds: int,
     axis_name: str | None,
 ) -> tuple[Episode, dict[str, Count], Array]:
-    """Replaces dropped groups by kept ones of further rounds; returns episodes, what was played, number of rounds."""
+    """Replaces dropped groups by kept ones of further rounds; returns episodes, counts of experience, and rounds."""
     num_groups = episode.success.shape[0] // group_size
     own = first_row(num_groups, axis_name) + jnp.arange(num_groups)
 
     def kept_groups(episode: Episode) -> Array:
-        """Returns bool of the groups of all devices."""
+        """Returns whether the groups of all devices are kept, bool."""
         kept = keep(EpisodeView(episode=episode)).reshape(-1, group_size)[:, 0]
         return rows_of_all_devices(kept, axis_name)
 
@@ -168,7 +169,7 @@ def _fill_groups(
         episode, counts, rounds, kept = loop
         fresh = more(rounds)
         counts, good = jax.tree.map(jnp.add, counts, count_experience(fresh)), kept_groups(fresh)
-        # The r-th empty place takes the r-th kept group, if there are so many.
+        # The r-th empty place takes the r-th kept group, if there are that many.
         place = (jnp.cumsum(~kept) - ~kept)[own]
         source = jnp.argsort(~good, stable=True)[place]
         replaced = jnp.repeat(~kept[own] & (place < jnp.sum(good)), group_size)
@@ -183,13 +184,13 @@ def _fill_groups(
 
 
 def _restricting(restrictions: Mapping[str, float]) -> dict[str, float]:
-    """Returns the restrictions by which samples are not drawn from the policy itself."""
+    """Returns the restrictions by which the sampling distribution differs from the policy."""
     idle = {"top_p": 1.0, "min_p": 0.0}
     return {name: value for name, value in restrictions.items() if value != idle.get(name)}
 
 
 def count_experience(*episodes: Episode) -> dict[str, Count]:
-    """Counts what was played: episodes, turns of all seats, sampled tokens, and steps of the world, one per turn."""
+    """Counts what was played: episodes, turns of all seats, sampled tokens, and world steps, one per turn."""
     turns = sum(jnp.sum(episode.valid, dtype=jnp.int32) for episode in episodes)  # type: Any
     return {
         "episodes": Count(jnp.int32(sum(episode.valid.shape[0] for episode in episodes))),
@@ -227,12 +228,12 @@ def dialogue_metrics(episode: Episode) -> dict[str, Any]:
 def completion_metrics(
     policy: LanguagePolicy, episode: Episode, *, axis_name: str | None = None
 ) -> dict[str, Array | Mean]:
-    """Computes the share of turns without an end, and the sampled tokens of the shortest and the longest turn.
+    """Computes the fraction of turns without an end, and the sampled tokens of the shortest and the longest turn.
 
     Args:
-        policy: whose tokenizer knows the ends.
+        policy: policy whose tokenizer defines the end tokens.
         episode: B episodes of T turns.
-        axis_name: mapped axis over whose members the episodes are spread.
+        axis_name: mapped axis over which the episodes are spread.
     """
     length = jnp.sum(episode.action_mask, axis=2)
     spoken = episode.valid & (length > 0)
@@ -246,7 +247,7 @@ def completion_metrics(
 
 
 def own_return(episode: Episode) -> Array:
-    """Computes the return of the policy in every episode, `[B]`: in games the mean over the seats that it took."""
+    """Computes the policy's return in every episode, `[B]`: in games, the mean over the seats that it took."""
     acted = acting_seats(episode)
     total = jnp.sum(jnp.where(acted, seat_returns(episode), 0.0), axis=1)
     return total / jnp.maximum(jnp.sum(acted, axis=1, dtype=jnp.float32), 1.0)
@@ -270,27 +271,28 @@ def make_dialogue_evaluator(
     """Makes the evaluation of a language policy on fixed tasks.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_episodes: tasks; each is played once, or `num_samples` times.
-        greedy: takes the most probable token; False samples.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        num_rows: episodes that are played at once; None plays all of them at once.
-        turn_rewards: also compares the rewards of the first and the last turn, see `first_and_last`.
-        num_samples: n, episodes of every task.
-        pass_at: numbers k of samples, at most n, of which one has to succeed, see `ops.group_metrics.pass_at_k`.
-        parts: of what the world reports, by name, as they are after the last turn.
-        pay: gives episodes other rewards than the world's, see `host_rewards.pay_on_host`.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_episodes: number of tasks; each is played once, or `num_samples` times.
+        greedy: whether to take the most probable token instead of sampling.
+        level: level of the tasks; a list is cycled through.
+        held_out: whether to use tasks that training never sees.
+        num_rows: number of episodes that are played at once; None: all of them.
+        turn_rewards: whether to also compare the rewards of the first and last turn, see `first_and_last`.
+        num_samples: n, number of episodes per task.
+        pass_at: numbers k of samples, at most n, at least one of which must succeed, see `ops.group_metrics.pass_at_k`.
+        parts: names of values that the world reports, as they are after the last turn.
+        pay: replaces the world's rewards of episodes, see `host_rewards.pay_on_host`.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each, means over the samples of a task: `episode_return`,
-        `episode_length`, `success`, `invalid_action_rate`, and with `pay` the `world_return`. With several samples also
-        `pass_at_<k>`, and `majority_success`, of the action that most samples ended with (where worlds ask a question).
+        `episode_length`, `success`, `invalid_action_rate`, and with `pay` the `world_return`. With several samples,
+        also `pass_at_<k>`, and `majority_success`, for the most frequent last action of the samples (in worlds that ask
+        a question).
 
     Raises:
-        ValueError: a count is not positive, samples that are all the same, a k of `pass_at` out of range (when traced),
-            or see `make_dialogue`.
+        ValueError: a count is not positive, several samples would all be the same, a k in `pass_at` is out of range, or
+            see `make_dialogue`.
     """
     require_positive("num_episodes", num_episodes)
     require_positive("num_samples", num_samples)
@@ -330,7 +332,7 @@ def make_dialogue_evaluator(
 
 
 def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> dict[str, Array]:
-    """Computes what the samples of every task say together, float32 `[n]` each."""
+    """Computes the joint results of the samples of every task, float32 `[n]` each."""
     success = episode.success.reshape(-1, num_samples)
     row, last = jnp.arange(episode.success.shape[0]), jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
     spoken = episode.action_mask & ~episode.thought_mask
@@ -345,14 +347,14 @@ def _of_samples(episode: Episode, num_samples: int, pass_at: Sequence[int]) -> d
 
 
 def first_and_last(episode: Episode) -> dict[str, Array]:
-    """Compares the rewards of the first and the last turn, of attempts at the same problem.
+    """Compares the rewards of the first and the last turn, for attempts at the same problem.
 
     Args:
         episode: B episodes.
 
     Returns:
         Float32 `[B]` each: `first_turn_reward`, `last_turn_reward`, `turn_gain` (last minus first), and whether the
-        last was more (`improved`) or less (`worsened`).
+        last reward was larger (`improved`) or smaller (`worsened`).
     """
     last = jnp.maximum(jnp.sum(episode.valid, axis=1) - 1, 0)
     first, last = episode.reward[:, 0], jnp.take_along_axis(episode.reward, last[:, None], axis=1)[:, 0]

@@ -15,22 +15,22 @@ from jaxagents.ops.conditions import any_of_batch
 from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, LanguagePolicy, Layout, Params, PyTree
 
-_LONG = 256  # Tokens of a prompt above which nothing is made for every pair of them.
+_LONG = 256  # Number of tokens of a prompt above which no array with an entry per pair of tokens is made.
 
 
 @struct.dataclass
 class Conversation:
-    """What B rows of a policy have read and generated.
+    """The tokens that B rows of a policy have read and generated.
 
     Attributes:
         cache: keys and values `[B, W]`: the prompt, then a ring of one block per turn of the context, or of the episode
-            where several agents take turns, then, where asked for, room for one more observation.
-        present: bool `[B, W]`, entries that belong to the conversation of the row.
-        agent: int32 `[B, W]`, whose context an entry belongs to; the prompt belongs to all.
-        turn: int32 `[B, W]`, the number of an entry's turn among those of its agent, -1 for the prompt.
-        num_turns: int32 `[B, N]`, turns that every agent has taken.
-        position: int32 `[B, N]`, of the next token of every agent.
-        cursor: int32, turns so far; says which block of the ring is written.
+            if several agents take turns, then, if requested, room for one more observation.
+        present: bool `[B, W]`, entries that belong to the row's conversation.
+        agent: int32 `[B, W]`, agent to whose context an entry belongs; the prompt belongs to all.
+        turn: int32 `[B, W]`, index of an entry's turn among those of its agent, -1 for the prompt.
+        num_turns: int32 `[B, N]`, number of turns that every agent has taken.
+        position: int32 `[B, N]`, position of the next token of every agent.
+        cursor: int32, number of turns so far, which determines the block of the ring that is written.
     """
 
     cache: PyTree
@@ -48,13 +48,13 @@ def begin_conversation(
     """Returns empty conversations.
 
     Args:
-        policy: speaks.
-        num_rows: B.
-        num_agents: N, each with a context of its own.
-        successors: makes room for `value_successors` where a context holds a whole episode.
+        policy: policy that speaks.
+        num_rows: B, number of rows.
+        num_agents: N, number of agents, each with its own context.
+        successors: whether to make room for `value_successors` if a context holds a whole episode.
     """
     layout = policy.layout
-    # The own turns of an agent may be any number of turns apart.
+    # The turns of one agent may be any number of turns apart.
     several = num_agents > 1 and layout.context_turns > 1
     width = layout.prompt + (layout.num_turns if several else min(layout.context_turns, layout.num_turns)) * layout.turn
     width += layout.observation if successors and layout.context_turns >= layout.num_turns else 0
@@ -72,14 +72,14 @@ def begin_conversation(
 def read_prompts(
     policy: LanguagePolicy, params: Params, chat: Conversation, prompt: tuple[Array, Array] | None, fresh: Array
 ) -> Conversation:
-    """Begins anew in some rows, with a prompt where there is one.
+    """Restarts the conversations of some rows, with a prompt if there is one.
 
     Args:
-        policy: reads.
-        params: of the model.
+        policy: policy that reads.
+        params: parameters of the model.
         chat: the conversations so far.
-        prompt: tokens and mask `[B, layout.prompt]`; None for nothing.
-        fresh: bool `[B]`, rows to begin anew.
+        prompt: tokens and mask `[B, layout.prompt]`; None: no prompt.
+        fresh: bool `[B]`, rows to restart.
 
     Returns:
         The conversations.
@@ -115,22 +115,22 @@ def answer(
     live: Array | None = None,
     forced: Array | None = None,
 ) -> tuple[Conversation, Turn]:
-    """Reads an observation in every row and says something, in one block of the ring.
+    """Reads an observation in every row and generates an answer, in one block of the ring.
 
     Args:
-        policy: speaks.
-        params: of the model.
+        policy: policy that speaks.
+        params: parameters of the model.
         chat: the conversations so far.
         observation: int32 `[B, K]` word ids.
-        keys: typed PRNG keys `[B, 2]`, of the thought and the action.
+        keys: typed PRNG keys `[B, 2]`, for the thought and the action.
         sampling: how tokens are drawn.
-        player: int32 `[B]`, the agent that reads and speaks; None for the first one.
-        live: bool `[B]`, rows that take part; None for all.
-        forced: int32 `[B, M]` word ids that rows say without a thought, and which do not count as sampled; all -1
-            leaves a row free, None all of them.
+        player: int32 `[B]`, the agent that reads and speaks; None: the first one.
+        live: bool `[B]`, rows that take part; None: all.
+        forced: int32 `[B, M]` word ids that rows must say, without a thought, and which do not count as sampled; all -1
+            leaves a row free, None: all rows are free.
 
     Returns:
-        The conversations and the turn, leaves `[B, S]` and `[B]`; what a world says about it is missing.
+        The conversations and the turn, leaves `[B, S]` and `[B]`; the world's response is not in it.
     """
     layout, marks = policy.layout, policy.tokenizer.marks
     ring, spare = _blocks(layout, chat)
@@ -151,7 +151,7 @@ def answer(
     if layout.thought:
         work, output = decode_part(work, own, hidden, index, keys[:, 0], stop="act", max_new_tokens=layout.thought)
         parts.append(_to_part(output, thought=True))
-        # A thought that ran out of its budget is closed for it.
+        # A thought that used up its budget is closed by force.
         act = jnp.full((num_rows, 1), marks["act"], jnp.int32)
         parts.append(Part(tokens=act, mask=(free & ~output.stopped)[:, None]))
         work, closed = extend(work, own, act, parts[-1].mask, index + layout.thought)
@@ -170,15 +170,15 @@ def answer(
 
 
 def value_successors(policy: LanguagePolicy, params: Params, chat: Conversation, observation: Array) -> Array:
-    """Computes the value of what follows the last turn: that of its first token, had the episode gone on.
+    """Computes the value after the last turn: that of the first token of the next turn, had the episode continued.
 
-    The first agent reads an observation as in `answer`, and forgets it. Where a context holds a whole episode, all of
-    it is seen, else the newest `layout.context_turns` turns, the new one included.
+    The first agent reads an observation as in `answer`, without keeping it. If a context holds a whole episode, all of
+    it is visible, else the newest `layout.context_turns` turns, including the new one.
 
     Args:
-        policy: judges; has a value head.
-        params: of the model.
-        chat: of `begin_conversation(..., successors=True)`, after the last turn.
+        policy: policy that judges; it must have a value head.
+        params: parameters of the model.
+        chat: conversations of `begin_conversation(..., successors=True)`, after the last turn.
         observation: int32 `[B, K]` word ids.
 
     Returns:
@@ -194,15 +194,16 @@ def value_successors(policy: LanguagePolicy, params: Params, chat: Conversation,
 
 
 def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Array, Array]:
-    """Reads the words of an answer.
+    """Extracts the words of an answer.
 
     Args:
-        policy: spoke.
-        turn: as `answer` returns it.
-        num_words: M, most words of an action.
+        policy: policy that spoke.
+        turn: turn as returned by `answer`.
+        num_words: M, largest number of words of an action.
 
     Returns:
-        int32 `[B, M]` word ids, -1 where there is no such text or it has no end; and bool `[B]`, there is.
+        int32 `[B, M]` word ids, all -1 if the text cannot be parsed or has no end; and bool `[B]`, whether it was
+        parsed.
     """
     size = policy.layout.action
     tokens, mask = turn.tokens[:, -size:], turn.action_mask[:, -size:]
@@ -213,18 +214,18 @@ def parse_action(policy: LanguagePolicy, turn: Turn, num_words: int) -> tuple[Ar
 
 
 def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[Array, Conversation]]:
-    """Makes the compiled function that answers observations, of one conversation or a batch.
+    """Makes the compiled function that answers observations, for one conversation or a batch.
 
     Args:
-        policy: speaks.
-        num_words: M, most words of an action.
+        policy: policy that speaks.
+        num_words: M, largest number of words of an action.
 
     Returns:
         `(params, observation, carry=None, first=None, prompt=None, key=None) -> (action, carry)`. `observation` is
-        int32 `[K]` or `[B, K]` word ids, `action` `[M]` or `[B, M]`, all -1 where no action could be read. `carry` is
-        what the last call returned, None at the start. `first` (bool) says where an episode starts, by default where
+        int32 `[K]` or `[B, K]` word ids, `action` `[M]` or `[B, M]`, all -1 if no action could be parsed. `carry` is
+        returned by the previous call, None at the start. `first` (bool) marks the start of an episode, by default when
         there is no carry; there, `prompt` (int32 `[P]` or `[B, P]`) is read first. Without `key` the most probable
-        tokens are generated, with one they are sampled.
+        tokens are generated, with a key they are sampled.
     """
 
     @jax.jit
@@ -247,7 +248,7 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
         prompt: Array | None = None,
         key: Array | None = None,
     ) -> tuple[Array, Conversation]:
-        """Answers observations in ids of the world's words; `reply` takes text, and `key` samples."""
+        """Answers observations in ids of the world's words; `reply` takes text, and a `key` samples."""
         observation = jnp.asarray(observation, jnp.int32)
         if observation.ndim not in (1, 2):
             raise ValueError(f"`observation` must have the shape ['K'] or ['B', 'K'], got {list(observation.shape)}.")
@@ -261,7 +262,7 @@ def make_answer(policy: LanguagePolicy, num_words: int) -> Callable[..., tuple[A
 
 
 def _where_rows_of_cache(policy: LanguagePolicy, condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
-    """Takes rows of one cache or the other; the axis of rows is the one that grows with their number."""
+    """Selects rows of one cache or the other; the row axis is the one that grows with the number of rows."""
     one, two = (jax.eval_shape(partial(policy.model.init_cache, num_rows, 1)) for num_rows in (1, 2))
 
     def choose(one: Array, two: Array, new: Array, old: Array) -> Array:
@@ -273,7 +274,7 @@ def _where_rows_of_cache(policy: LanguagePolicy, condition: Array, when_true: Py
 
 
 def _blocks(layout: Layout, chat: Conversation) -> tuple[int, int]:
-    """Returns the blocks of the ring, and the tokens of room behind it."""
+    """Returns the number of blocks in the ring, and of the tokens of room after it."""
     return divmod(chat.present.shape[1] - layout.prompt, layout.turn)
 
 
@@ -288,7 +289,7 @@ def _read(
     *,
     context_turns: int,
 ) -> tuple[Conversation, Array, Array]:
-    """Reads an observation into a block; returns who reads on, bool `[B, W]` what is its own, and its hidden state."""
+    """Reads an observation into a block; returns the reader's state, own entries bool `[B, W]`, and hidden state."""
     position, turn = (jnp.take_along_axis(x, player[:, None], axis=1) for x in (chat.position, chat.num_turns))
     block = jnp.zeros((player.shape[0], size), jnp.int32)
 
@@ -303,7 +304,7 @@ def _read(
     return work, own, hidden
 
 
-# In what follows the position of a conversation is that of whoever speaks, `[B]`.
+# Below, the position of a conversation is that of the agent that speaks, `[B]`.
 
 
 def _extend(
@@ -315,7 +316,7 @@ def _extend(
     mask: Array,
     index: Array | int,
 ) -> tuple[Conversation, Array]:
-    """Reads tokens `[B, S]` into the cache; returns the hidden state of the last one. They see their own; None: all."""
+    """Reads tokens `[B, S]` into the cache; returns the last hidden state. They see their `own` entries; None: all."""
     size = mask.shape[1]
     present = jax.lax.dynamic_update_slice(chat.present, mask, (0, index))
     if own is None:
@@ -375,7 +376,7 @@ def _force(
     rows: Array,
     start: Array,
 ) -> tuple[Conversation, Turn]:
-    """Puts given words in the place of what rows would say; all rows read again what was output in this turn."""
+    """Replaces what rows would say by given words; all rows then read this turn's output again."""
     begin = policy.layout.observation
     parts = script_parts(policy, action)
     tokens, mask = (jnp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("tokens", "mask"))

@@ -1,4 +1,4 @@
-"""Transcripts as plain text: observations are learned as well as actions (continual pre-training)."""
+"""Transcripts as plain text: observations are learned, too, not only actions (continual pre-training)."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from jaxagents.types import Array, Collector, Environment, Episode, LanguagePoli
 def make_corpus_collector(
     environment: Environment, policy: LanguagePolicy, *, axis_name: str | None = None, **options: Any
 ) -> Collector:
-    """Makes a collector of an expert's transcripts of which all tokens are learned, `L = -sum_i log p(x_i | x_<i)`.
+    """Makes a collector of expert transcripts of which all tokens are learned, `L = -sum_i log p(x_i | x_<i)`.
 
     Args:
-        environment: a text world, single instance.
-        policy: whose tokens and layout are used.
-        axis_name: not used; transcripts go by their numbers over all devices.
-        **options: of `demonstrations.make_demonstration_collector`.
+        environment: unbatched text world.
+        policy: policy whose tokens and layout are used.
+        axis_name: not used; transcripts are numbered over all devices.
+        **options: arguments of `demonstrations.make_demonstration_collector`.
 
     Returns:
-        The collector; its batches are `Episode`s. Tokens of observations count as thoughts, so that
-        `learner.thought_weight` is their weight, and `learner.action_weight` that of what is thought and done.
+        The collector; its batches are `Episode`s. Tokens of observations count as thoughts, so that their weight is
+        `learner.thought_weight`, and that of thoughts and actions is `learner.action_weight`.
 
     References:
         Zhuang et al. (2025), "Hephaestus: Improving Fundamental Agent Capabilities of Large Language Models through
@@ -38,7 +38,7 @@ def make_corpus_collector(
 
 
 def learn_everything(episode: Episode) -> Episode:
-    """Returns episodes of which all tokens but the first mark of a turn are learned; prompts are read."""
+    """Returns episodes in which all tokens except a turn's first mark are learned; prompts are only read."""
     layout = episode.layout
     column = jnp.arange(layout.turn)[None, None]
     learned = episode.token_mask & (column > 0)

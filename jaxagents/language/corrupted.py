@@ -1,4 +1,4 @@
-"""Evaluation from corrupted states: the first turns of an episode are random, and the policy goes on from there."""
+"""Evaluation from corrupted states: the first turns of an episode are random, and the policy continues from there."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,31 +27,31 @@ def make_corrupted_evaluator(
     num_rows: int | None = None,
     **options: Any,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes the evaluation on fixed tasks as they are, and on the same tasks after k random turns.
+    """Makes an evaluation on fixed tasks, both unchanged and after k random turns.
 
-    The random actions are admissible ones. They stand in the transcript as if the policy had generated them, and cost
+    The random actions are admissible. They appear in the transcript as if the policy had generated them, and use up
     turns.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: acts.
-        num_episodes: tasks.
-        num_corrupted: k, turns that are random.
-        greedy: takes the most probable token; False samples.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        num_rows: episodes that are played at once; None plays all of them at once.
-        **options: further ones of `collect.make_dialogue_evaluator`, of the tasks as they are.
+        environment: unbatched text world of one player.
+        policy: policy that acts.
+        num_episodes: number of tasks.
+        num_corrupted: k, number of random turns.
+        greedy: whether to take the most probable token instead of sampling.
+        level: level of the tasks; a list is cycled through.
+        held_out: whether to use tasks that training never sees.
+        num_rows: number of episodes that are played at once; None: all of them.
+        **options: further arguments of `collect.make_dialogue_evaluator`, for the unchanged tasks.
 
     Returns:
-        `(params, key) -> results`, those of `collect.make_dialogue_evaluator` and `corrupted_success`, float32
+        `(params, key) -> results`: those of `collect.make_dialogue_evaluator`, and `corrupted_success`, float32
         `[num_episodes]`.
 
     Raises:
-        ValueError: `num_corrupted` is not positive, several seats, or see `make_dialogue_evaluator`.
+        ValueError: `num_corrupted` is not positive, there are several players, or see `make_dialogue_evaluator`.
 
-    Deviation: where chance has a part after the start, the random actions are drawn from states that are not quite
-    those in which they are taken.
+    Deviation: if the world has chance after the start, the random actions are drawn from states that differ slightly
+    from those in which they are taken.
     """
     require_positive("num_corrupted", num_corrupted)
     evaluate_clean = make_dialogue_evaluator(

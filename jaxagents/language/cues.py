@@ -1,4 +1,4 @@
-"""CuES (2025): curious exploration whose stretches become tasks, which the policy is trained on."""
+"""CuES (2025): curious exploration, segments of which become tasks on which the policy is trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,28 +45,28 @@ def make_curious_collector(
     temperature: float | None = None,
     level: int | Sequence[int] | None = None,
 ) -> Collector:
-    """Makes a collector of groups of own episodes on tasks that an explorer came upon.
+    """Makes a collector of groups of the policy's episodes on tasks that an explorer found.
 
-    The explorer takes, of some admissible actions, the one of the fewest visits n(s, a). Of every episode of it a
-    stretch becomes the task of a group: the first that was good for something and succeeds when it is played again.
-    Where none does, the group plays a task of the world and counts nowhere.
+    The explorer takes, out of some admissible actions, the one with the fewest visits n(s, a). A segment of each of its
+    episodes becomes the task of a group: the first segment that achieves something and succeeds when it is replayed. If
+    none does, the group plays a task of the world and does not count at all.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts on the tasks.
-        label: says what a stretch was good for, see `language.relabel`.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        num_stretches: of an episode of the explorer, that are looked at.
-        num_candidates: actions that the explorer chooses from.
-        table_size: of the counts, which are hashed, of every group.
-        checks: false takes stretches that were not played again.
-        temperature: of sampling; None is 1.
-        level: of the tasks that the explorer begins with; a list is gone through in turn.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts on the tasks.
+        label: determines what a segment achieves, see `language.relabel`.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        num_stretches: number of segments of each explorer episode that are considered.
+        num_candidates: number of actions from which the explorer chooses.
+        table_size: size of each group's table of counts, which are hashed.
+        checks: whether segments must succeed when replayed.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks with which the explorer begins; a list is cycled through.
 
     Returns:
-        The collector; its batches are `Episode`s, its steps those of the policy. `made_fraction` of the groups have a
-        task of the explorer.
+        The collector; its batches are `Episode`s, its steps those of the policy. `made_fraction` is the fraction of
+        groups with a task from the explorer.
 
     Raises:
         ValueError: a count is not positive, or see `with_interventions`.
@@ -82,7 +82,7 @@ def make_curious_collector(
     source = make_uniform(level=level)
 
     def explore(key: Array, visits: Array, start: tuple[IntervenedState, TimeStep]) -> tuple[Array, Array]:
-        """Walks where it has seldom been; returns the counts, and the actions int32 `[T, M]`."""
+        """Explores rarely visited pairs; returns the counts, and the actions int32 `[T, M]`."""
 
         def step(now: tuple, key: Array) -> tuple[tuple, Array]:
             visits, (state, timestep) = now
@@ -100,7 +100,7 @@ def make_curious_collector(
         return visits, actions
 
     def make_tasks(keys: Array, visits: Array, asked: PyTree, start: Any) -> tuple[Array, PyTree, Array]:
-        """Returns the counts, a task for every group, and whether it is the explorer's."""
+        """Returns the counts, a task for every group, and whether it comes from the explorer."""
         visits, actions = jax.vmap(explore)(keys[:, 0], visits, start)
         walked, states = replay(watched, start, actions), states_along(watched, start, actions)
         begin, end = stretches(keys[:, 1], jnp.sum(walked.live, axis=1), num_stretches, "any", 1)

@@ -1,4 +1,4 @@
-"""Episodes of a scripted, possibly noisy expert, in the tokens of a language policy."""
+"""Episodes of a scripted, possibly noisy expert, as tokens of a language policy."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,16 +34,16 @@ def make_demonstrations(
     """Makes the function that lets the world's expert play.
 
     Args:
-        environment: a text world, single instance.
-        policy: whose tokens and layout are used; it does not act.
-        noise: probability, per turn, of an admissible action drawn at random in place of the expert's.
+        environment: unbatched text world.
+        policy: policy whose tokens and layout are used; it does not act.
+        noise: probability, per turn, of a random admissible action instead of the expert's.
 
     Returns:
         `(key, index int32 [N], chosen=None) -> Episode` of the episodes with these global indices, on `ChosenTasks`, by
-        default fresh ones; what the expert thinks and does counts as sampled, with a behaviour log-probability of zero.
+        default new ones; the expert's thoughts and actions count as sampled, with a behaviour log-probability of zero.
 
     Raises:
-        ValueError: the environment is no text world, `noise` is not a probability, or the thoughts of the expert do not
+        ValueError: the environment is not a text world, `noise` is not a probability, or the expert's thoughts do not
             fit.
     """
     if environment.text is None:
@@ -73,7 +73,7 @@ def make_demonstrations(
 
 
 def draw_action(text: TextInterface, key: Array, state: State, action_mask: Array | None) -> Array:
-    """Draws an admissible action, int32 `[M]`; see `TextInterface.draw` where they cannot be listed."""
+    """Draws an admissible action, int32 `[M]`, by `TextInterface.draw` if actions are not listed."""
     if text.actions is None:
         return text.draw(key, state)
     mask = jnp.ones(len(text.actions), bool) if action_mask is None else action_mask
@@ -82,7 +82,7 @@ def draw_action(text: TextInterface, key: Array, state: State, action_mask: Arra
 
 
 def _require_thoughts(environment: Environment, policy: LanguagePolicy) -> None:
-    """Refuses an expert that does not think aloud, or more than there is room for."""
+    """Refuses an expert that does not think aloud, or whose thoughts do not fit."""
     key = jax.random.key(0)
     state, _ = jax.eval_shape(lambda: environment.reset(key, environment.sample_task(key)))
     _, thought = jax.eval_shape(environment.text.expert, key, state)
@@ -92,7 +92,7 @@ def _require_thoughts(environment: Environment, policy: LanguagePolicy) -> None:
             f"`policy.thought_tokens` must be 0 where the expert does not think aloud, got {tokens} in "
             f"{environment.name!r}."
         )
-    # The mark that ends a thought is one more.
+    # Plus the mark that ends a thought.
     longest = thought.shape if patterns is None or not patterns.thought else patterns.thought
     needed = max(map(policy.lexicon.max_tokens, longest)) + 1
     if tokens < needed:
@@ -112,16 +112,16 @@ def make_demonstration_collector(
     num_transcripts: int | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of fresh demonstrations, or of a fixed set of them.
+    """Makes a collector of new demonstrations, or of a fixed set of them.
 
     Args:
-        environment: a text world, single instance.
-        policy: whose tokens and layout are used.
-        num_episodes: per batch, over all devices.
+        environment: unbatched text world.
+        policy: policy whose tokens and layout are used.
+        num_episodes: number of episodes per batch, over all devices.
         noise: see `make_demonstrations`.
-        level: of the tasks; a list is gone through in turn.
-        num_transcripts: how many different ones there are in all; None makes new ones for every batch.
-        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        level: level of the tasks; a list is cycled through.
+        num_transcripts: number of different transcripts in total; None: new ones for every batch.
+        transcripts_seed: seed of a fixed set, the same in every run and stage; None: every run has its own set.
 
     Returns:
         The collector; its batches are `Episode`s.
@@ -153,21 +153,21 @@ def make_demonstrated_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector in which the policy plays groups of episodes, and the expert one episode of every group's task.
+    """Makes a collector in which the policy plays groups of episodes, and the expert one episode on each group's task.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes of the policy per task.
-        temperature: divides the logits; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own. Seed and number are
-            those of the transcripts of `make_demonstration_collector`.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of the policy's episodes per task.
+        temperature: divisor of the logits; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
+            Equal seeds and numbers give the tasks of the transcripts of `make_demonstration_collector`.
 
     Returns:
-        The collector; its batches are `Demonstrated`, its steps episodes of the policy. Metrics are those of the
+        The collector; its batches are `Demonstrated`, its steps are the policy's episodes. Metrics are those of the
         policy's episodes.
 
     Raises:

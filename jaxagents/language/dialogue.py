@@ -25,20 +25,20 @@ from jaxagents.ops.rows import where_rows
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Params, PyTree, State, TimeStep
 
 Actors = tuple[tuple[LanguagePolicy, Params], ...]
-"""The policy, and its partner where there is one, each with its parameters."""
+"""The policy, and its partner if there is one, each with its parameters."""
 
 
 @struct.dataclass
 class _Plan:
-    """What is fixed before the first turn, of N episodes of n groups.
+    """What is fixed before the first turn, for N episodes of n groups.
 
     Attributes:
         start: state and time step of the environments, leaves `[n, ...]`.
         prompts: tokens and mask `[n, P]`.
-        index: int32 `[N]`, global index of an episode.
+        index: int32 `[N]`, global index of each episode.
         keys: typed keys `[N]`.
-        max_turns: int32 `[n]`.
-        script: int32 `[n, K, M]` word ids of the first actions; None when nothing is forced.
+        max_turns: int32 `[n]`, number of turns after which episodes are cut off.
+        script: int32 `[n, K, M]` word ids of the first actions; None: no forced actions.
     """
 
     start: tuple[State, TimeStep]
@@ -49,7 +49,7 @@ class _Plan:
     script: Array | None
 
     def of_group(self, episode: Array, per_group: PyTree) -> PyTree:
-        """Takes the entries of the groups of episodes `[B]`; of the last one where there is none."""
+        """Selects the entries of the groups of episodes `[B]`; of the last group for indices beyond them."""
         num_groups, num_episodes = self.max_turns.shape[0], self.index.shape[0]
         group = jnp.minimum(episode, num_episodes - 1) // (num_episodes // num_groups)
         return jax.tree.map(lambda leaf: leaf[group], per_group)
@@ -57,18 +57,18 @@ class _Plan:
 
 @struct.dataclass
 class _Loop:
-    """What the loop carries; B rows, each in an episode of its own, N episodes in all.
+    """State of the loop: B rows, each with its own episode, out of N episodes in total.
 
     Attributes:
-        chats: what every row has read and generated, for every actor.
-        state: of the environments.
-        timestep: of the environments.
-        episode: int32 `[B]`, index of the episode of a row; N when there is none left for it.
-        turn: int32 `[B]`, of the episode.
-        upcoming: int32, the next episode to start.
+        chats: the tokens that every row has read and generated, for every actor.
+        state: states of the environments.
+        timestep: time steps of the environments.
+        episode: int32 `[B]`, index of each row's episode; N if none is left for it.
+        turn: int32 `[B]`, index of the turn in the episode.
+        upcoming: int32, index of the next episode to start.
         turns: `Turn` with leaves `[N, T, ...]`.
-        success: bool `[N]`.
-        bootstrap_value: float32 `[N]`, of what would have followed an episode that was cut; None where nobody asks.
+        success: bool `[N]`, whether the episodes succeeded.
+        bootstrap_value: float32 `[N]`, values after episodes that were cut off; None if not requested.
     """
 
     chats: tuple[Conversation, ...]
@@ -96,44 +96,45 @@ def make_dialogue(
 ) -> Callable[..., Episode]:
     """Makes the function that plays groups of episodes from their first to their last turn.
 
-    Every turn renders the observation, extends the cache by it, decodes an action (after a thought, where the layout
-    has room for one), parses it and steps the environment. Rows whose episode is over take the next one at once, so a
-    finished episode costs nothing; the loop ends when all episodes have. What an episode is depends on its own index
-    only, not on the row or the device that plays it.
+    Every turn renders the observation, extends the cache by it, decodes an action (after a thought, if the layout has
+    room for one), parses it and steps the environment. Rows whose episode is over start the next one at once, so that a
+    finished episode costs nothing; the loop ends when all episodes have ended. An episode depends only on its index,
+    not on the row or device that plays it.
 
     The function is `(params, key, group int32 [n], num_rows=None, *, temperature=None, task=None, start=None,
-    script=None, max_turns=None) -> Episode`, of the `N = n * G` episodes of the groups with these global indices. With
-    a partner, `params` are a pair. Further arguments:
+    script=None, max_turns=None) -> Episode`, for the `N = n * G` episodes of the groups with these global indices. With
+    a partner, `params` is a pair. Further arguments:
 
-    - `num_rows`: episodes that are played at once; None plays all of them at once.
-    - `temperature`: float32 `[]`, takes the place of that of `sampling`.
-    - `task`: leaves `[n, ...]`, those to play; None samples them.
-    - `start`: state and time step of the environment, leaves `[n, ...]`, to go on from; None resets.
-    - `script`: int32 `[n, K, M]` word ids of the actions of the first turns, -1 where there is none. They are forced
-      without a thought and do not count as sampled.
-    - `max_turns`: int32 `[n]`, turns after which an episode is cut; at most, and by default, `layout.num_turns`.
+    - `num_rows`: number of episodes that are played at once; None: all of them.
+    - `temperature`: float32 `[]`, replaces that of `sampling`.
+    - `task`: leaves `[n, ...]`, tasks to play; None: samples them.
+    - `start`: state and time step of the environment, leaves `[n, ...]`, from which to continue; None: resets.
+    - `script`: int32 `[n, K, M]` word ids of the actions of the first turns, -1 if there is none. They are forced,
+      without a thought, and do not count as sampled.
+    - `max_turns`: int32 `[n]`, turns after which an episode is cut off; at most, and by default, `layout.num_turns`.
 
     Args:
-        environment: a text world, single instance.
-        policy: its layout says how many tokens and turns there are and how much of the past is seen. A context of fewer
-            turns than an episode has is a ring of as many blocks: older turns are overwritten.
-        group_size: G, episodes per task; they start in the same state.
-        sampling: how tokens are drawn; None samples from the model.
-        sample_task: of the tasks; None for the environment's own, `environment.text.sample_held_out_task` for others.
-        level: of the tasks; a list is gone through in turn.
+        environment: unbatched text world.
+        policy: policy, whose layout defines the numbers of tokens and turns and how much of the past is visible. If a
+            context has fewer turns than an episode, it is a ring of that many blocks: older turns are overwritten.
+        group_size: G, number of episodes per task; they start in the same state.
+        sampling: how tokens are drawn; None: samples from the model.
+        sample_task: samples tasks; None: the environment's function; `environment.text.sample_held_out_task` for
+            others.
+        level: level of the tasks; a list is cycled through.
         partner: takes all other seats of a game; `policy` itself, or one with another model but the same tokenizer and
-            layout. In episode i the policy has seat `i % num_players`. What a partner says does not count as sampled.
-        bootstrap: where the model has a value head and the world one seat, `Episode.bootstrap_value` of those that
-            were cut, by the world or by their most turns, is the value of the observation that followed, had they gone
-            on. Games do not show the observations of all seats at their end, and have none.
-        parts: of what the world reports after every turn, by name; float32 `[N, T]` in `Episode.extras`.
+            layout. In episode i the policy has seat `i % num_players`. A partner's tokens do not count as sampled.
+        bootstrap: whether to compute `Episode.bootstrap_value`, if the model has a value head and the world one player:
+            for episodes that were cut off, by the world or by `max_turns`, the value of the observation that followed,
+            had they continued. Games do not show the observations of all players at their end, and have no such values.
+        parts: names of values that the world reports after every turn; float32 `[N, T]` in `Episode.extras`.
 
     Returns:
         The function.
 
     Raises:
-        ValueError: the environment is no text world, `group_size` is not positive, the partner does not fit, the model
-            has no room for what is bootstrapped, or the world reports no such part; when traced, a `start` without its
+        ValueError: the environment is not a text world, `group_size` is not positive, the partner does not match, the
+            model has no room for bootstrapping, or the world reports no such part; when traced, a `start` without its
             `task`.
     """
     if environment.text is None:
@@ -258,7 +259,7 @@ def _begin(
 def _take_turn(
     environment: Environment, actors: Actors, sampling: Sampling, plan: _Plan, loop: _Loop
 ) -> tuple[_Loop, Array]:
-    """Observes, speaks and steps in every row; returns the loop and where an episode is over."""
+    """Observes, speaks and steps in every row; returns the loop, and whether episodes are over."""
     policy, num_episodes = actors[0][0], plan.index.shape[0]
     live = loop.episode < num_episodes
     row = jnp.minimum(loop.episode, num_episodes - 1)
@@ -317,7 +318,7 @@ def _take_turn(
 
 
 def _of_policy(turn: Turn, own: Array) -> Turn:
-    """Masks the tokens of another policy: no token of it is learned."""
+    """Masks the tokens of the other policy, so that none of them is learned."""
     return turn.replace(
         action_mask=turn.action_mask & own[:, None],
         thought_mask=turn.thought_mask & own[:, None],
@@ -327,7 +328,7 @@ def _of_policy(turn: Turn, own: Array) -> Turn:
 
 
 def _forced(plan: _Plan, loop: _Loop) -> Array | None:
-    """Returns the actions that rows have to say now, int32 `[B, M]`, all -1 where they are free; None without."""
+    """Returns the actions that rows must take now, int32 `[B, M]`, all -1 if they are free; None without a script."""
     if plan.script is None:
         return None
     script = plan.of_group(loop.episode, plan.script)
@@ -337,7 +338,7 @@ def _forced(plan: _Plan, loop: _Loop) -> Array | None:
 
 
 def _value_cut(policy: LanguagePolicy, params: Params, chat: Conversation, observation: Array, cut: Array) -> Array:
-    """Returns the value of what follows rows that are cut, zero in others; nothing is computed while none is."""
+    """Returns the value after rows that are cut off, zero for others; nothing is computed while there are none."""
 
     def value() -> Array:
         return jnp.where(cut, value_successors(policy, params, chat, observation), 0.0)
@@ -346,7 +347,7 @@ def _value_cut(policy: LanguagePolicy, params: Params, chat: Conversation, obser
 
 
 def _refill(actors: Actors, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
-    """Gives rows whose episode is over the next ones, in order, while there are any."""
+    """Gives the next episodes to rows whose episode is over, in order, while there are any."""
     num_episodes = plan.index.shape[0]
     rank = jnp.cumsum(over) - over
     episode = jnp.where(over, jnp.minimum(loop.upcoming + rank, num_episodes), loop.episode).astype(jnp.int32)
@@ -372,5 +373,5 @@ def _refill(actors: Actors, plan: _Plan, loop: _Loop, over: Array) -> _Loop:
 
 
 def _put(episode: Array, turn: Array, buffer: Array, value: Array) -> Array:
-    """Writes rows `[B, ...]` to `buffer[episode, turn]`; an episode out of range is dropped."""
+    """Writes rows `[B, ...]` to `buffer[episode, turn]`; episodes out of range are dropped."""
     return buffer.at[episode, turn].set(value.astype(buffer.dtype), mode="drop")

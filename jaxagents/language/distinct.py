@@ -1,4 +1,4 @@
-"""How many different ways to succeed a policy knows: evaluation by several samples of every task."""
+"""The number of different ways to succeed that a policy knows: evaluation with several samples per task."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,26 +25,26 @@ def make_distinct_evaluator(
     """Makes the evaluation that counts the different ways in which a policy solves a task.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_episodes: tasks; each is played `num_samples` times.
-        num_samples: episodes of every task, two or more.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_episodes: number of tasks; each is played `num_samples` times.
+        num_samples: number of episodes per task, at least two.
         greedy: must be False.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        num_rows: episodes that are played at once; None plays all of them at once.
+        level: level of the tasks; a list is cycled through.
+        held_out: whether to use tasks that training never sees.
+        num_rows: number of episodes that are played at once; None: all of them.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `success` and
         `invalid_action_rate`, means over the samples of a task; `solved`, whether one of them succeeded; and
-        `distinct_success`, in how many ways, see `ops.group_metrics.distinct_successes`.
+        `distinct_success`, the number of different ways, see `ops.group_metrics.distinct_successes`.
 
     Raises:
-        ValueError: too few samples, or samples that are all the same.
+        ValueError: there are too few samples, or they would all be the same.
 
     References:
         Kang et al. (2025), "GFlowVLM: Enhancing Multi-step Reasoning in Vision-Language Models with Generative Flow
-        Networks" (different right trajectories among N samples).
+        Networks" (different correct trajectories among N samples).
     """
     require_positive("num_episodes", num_episodes)
     if num_samples < 2 or greedy:

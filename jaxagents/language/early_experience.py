@@ -36,31 +36,31 @@ def make_outcome_collector(
     num_transcripts: int | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of transcripts of which what the world answers is learned: an implicit model of the world.
+    """Makes a collector of transcripts of which the world's responses are learned: an implicit world model.
 
-    `L = -sum log p(s_(t+1) | s_t, a_t)` over the tokens of the observations after an action, the expert's own or, with
-    probability `noise`, a random alternative.
+    `L = -sum log p(s_(t+1) | s_t, a_t)` over the tokens of the observations after an action, which is the expert's or,
+    with probability `noise`, a random alternative.
 
     Args:
         environment: see `mistakes.make_mistake_collector`.
-        policy: its context must hold two turns.
-        num_episodes: see there, as the other options.
-        noise: chance of an alternative in a turn.
-        level: of the tasks.
-        num_transcripts: that are drawn once; None: new ones in every batch.
-        transcripts_seed: of these.
+        policy: policy, whose context must hold two turns.
+        num_episodes: see `mistakes.make_mistake_collector`, like the other options.
+        noise: probability of an alternative, per turn.
+        level: level of the tasks.
+        num_transcripts: number of different transcripts in total; None: new ones for every batch.
+        transcripts_seed: seed of the fixed set of transcripts.
 
     Returns:
         The collector.
 
     Raises:
-        ValueError: see `mistakes.make_mistake_collector`; or the context does not reach the turn before.
+        ValueError: see `mistakes.make_mistake_collector`; or the context does not include the previous turn.
 
     References:
         Zhang et al. (2025), "Agent Learning via Early Experience", section 4.2 (implicit world modeling).
 
-    Deviation: alternatives are random admissible actions, the paper's are the policy's own; after one, the expert goes
-    on from where it led.
+    Deviation: alternatives are random admissible actions; the paper's are the policy's own. After one, the expert
+    continues from where it led.
     """
     if policy.layout.context_turns < 2:
         raise ValueError(
@@ -87,7 +87,7 @@ def make_outcome_collector(
 
 
 def learn_observations(episode: Episode) -> Episode:
-    """Returns episodes whose observations after the first turn are learned, and nothing else."""
+    """Returns episodes in which only the observations after the first turn are learned."""
     layout = episode.layout
     turn, column = jnp.arange(layout.num_turns)[None, :, None], jnp.arange(layout.turn)[None, None]
     learned = episode.token_mask & (turn > 0) & (column > 0) & (column < layout.observation)
@@ -97,7 +97,7 @@ def learn_observations(episode: Episode) -> Episode:
 
 
 def with_observations_sampled(layout: Layout) -> Layout:
-    """Returns a layout of turns of the same size, of which all tokens but the first may have been sampled."""
+    """Returns a layout with turns of the same size, of which all tokens except the first may have been sampled."""
     thought = layout.thought + layout.observation - (1 if layout.thought else 2)
     return layout._replace(observation=1, thought=thought)
 
@@ -114,27 +114,27 @@ def make_consideration_collector(
     num_transcripts: int | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of an expert's transcripts in which it first thinks of an alternative, and of what it leads to.
+    """Makes a collector of expert transcripts in which the expert first considers an alternative and its outcome.
 
     A thought reads `<alternative> <outcome> <thought of the expert>`, and the expert's action follows. The alternative
-    is not taken: it is tried in a copy of the state, and its outcome are the first words of the answer.
+    is not taken: it is tried in a copy of the state, and its outcome is the first words of the world's response.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used, with room for the thoughts.
-        num_episodes: per batch, over all devices.
-        share: of the turns in which there is an alternative; one that is no mistake is not thought of.
-        outcome_words: of the answer; 0 says "nothing happens" in their place.
-        noise: of the expert.
-        level: of the tasks; a list is gone through in turn.
-        num_transcripts: how many different ones there are in all; None makes new ones for every batch.
-        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used, with room for the thoughts.
+        num_episodes: number of episodes per batch, over all devices.
+        share: fraction of turns in which an alternative is considered; one that is not a mistake is skipped.
+        outcome_words: number of words of the response; 0: "nothing happens" instead.
+        noise: noise of the expert.
+        level: level of the tasks; a list is cycled through.
+        num_transcripts: number of different transcripts in total; None: new ones for every batch.
+        transcripts_seed: seed of a fixed set, the same in every run and stage; None: every run has its own set.
 
     Returns:
         The collector; its batches are `Episode`s.
 
     Raises:
-        ValueError: a count is not positive, `share` is none, or there is no room for thoughts.
+        ValueError: a count is not positive, `share` is not between 0 and 1, or there is no room for thoughts.
 
     References:
         Zhang et al. (2025), "Agent Learning via Early Experience", section 4.3 (self-reflection); Gao et al. (2025),
@@ -152,7 +152,7 @@ def make_consideration_collector(
     source = make_uniform(level=level, num_tasks=num_transcripts, tasks_seed=transcripts_seed)
 
     def consider(key: Array, state: IntervenedState, timestep: TimeStep) -> Array:
-        """Returns the words of an alternative and its outcome, int32 `[M + K]`; all -1 where there is none."""
+        """Returns the words of an alternative and its outcome, int32 `[M + K]`; all -1 if there is none."""
         draw_key, share_key, step_key = jax.random.split(key, 3)
         alternative = draw_action(environment.text, draw_key, state.inner, timestep.action_mask)
         after, answer = watched.step(step_key, state, alternative)
@@ -166,7 +166,7 @@ def make_consideration_collector(
         task, start, _ = start_tasks(noisy, source.choose(state["source"], task_key, state["index"]))
         num_turns, num_rows = policy.layout.num_turns, state["index"].shape[0]
         played = replay(noisy, start, jnp.zeros((num_rows, num_turns, *environment.action_space.shape), jnp.int32))
-        # Not of the key in the state, from which the expert draws its own.
+        # Not derived from the key in the state, from which the expert draws its own.
         of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(aside_key, state["index"])
         keys = jax.vmap(lambda row: jax.random.split(row, num_turns))(of_rows)
 

@@ -1,4 +1,4 @@
-"""EEF (Lan et al., 2025): episodes that go on where an expert's failed ones were."""
+"""EEF (Lan et al., 2025): episodes that continue from states of an expert's failed episodes."""
 
 from collections.abc import Sequence
 
@@ -27,27 +27,27 @@ def make_restart_collector(
     temperature: float | None = None,
     level: int | Sequence[int] | None = None,
 ) -> Collector:
-    """Makes a collector in which the policy goes on from several states of a noisy expert's failed episode.
+    """Makes a collector in which the policy continues from several states of a noisy expert's failed episode.
 
-    The expert's episode of L turns is played again up to turn `k l`, `l = ceil(L / M)`, for k = 0, ..., M - 1, and the
-    policy plays on. What it says counts as sampled, as do the expert's actions of the segment before a restart, turns
-    `(k - 1) l` to `k l - 1`; its earlier ones are read only. `ops.imitation.turning_points` chooses among such rows.
+    The expert's episode of L turns is replayed up to turn `k l`, `l = ceil(L / M)`, for k = 0, ..., M - 1, and the
+    policy continues. Its tokens count as sampled, and so do the expert's actions in the segment before a restart, turns
+    `(k - 1) l` to `k l - 1`; earlier ones are only read. `ops.imitation.turning_points` chooses among such rows.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_groups: n, tasks per batch, over all devices.
-        group_size: M, episodes per task, the one from its beginning included.
-        noise: of the expert, see `make_demonstrations`.
-        num_attempts: expert's episodes per group, each of a task of its own; the first failed one is gone on from, or
-            the first one where none failed.
-        imitate_prefix: all of the expert's actions before a restart count as sampled.
-        temperature: divides the logits; None is 1.
-        level: of the tasks; a list is gone through in turn.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_groups: n, number of tasks per batch, over all devices.
+        group_size: M, number of episodes per task, including the one from the beginning.
+        noise: noise of the expert, see `make_demonstrations`.
+        num_attempts: number of expert episodes per group, each on its own task; the policy continues the first failed
+            one, or the first one if none failed.
+        imitate_prefix: whether all of the expert's actions before a restart count as sampled.
+        temperature: divisor of the logits; None: 1.
+        level: level of the tasks; a list is cycled through.
 
     Returns:
-        The collector. Its batches are `Episode`s of `n * M` rows, the restarts of a task one after the other, in order;
-        those that the expert's episode is too short for are not kept. Metrics are those of the policy's episodes,
+        The collector. Its batches are `Episode`s of `n * M` rows, with the restarts of a task next to each other, in
+        order; those beyond the end of the expert's episode are not kept. Metrics are those of the policy's episodes,
         `success_rate` of those from the beginning, `restart_success_rate` of all.
 
     Raises:
@@ -56,7 +56,7 @@ def make_restart_collector(
     References:
         Lan et al. (2025), "Exploring Expert Failures Improves LLM Agent Tuning" (EEF), section 3.
 
-    Deviation: fresh tasks in every batch, where the paper goes through a fixed set and leaves out what is solved.
+    Deviation: every batch has new tasks; the paper iterates over a fixed set and drops solved tasks.
     """
     counts = {"num_groups": num_groups, "group_size": group_size, "num_attempts": num_attempts}
     for name, count in counts.items():
@@ -78,7 +78,7 @@ def make_restart_collector(
         words = recorded_words(policy, demonstration)[0][..., : environment.action_space.shape[0]]
         length = jnp.sum(demonstration.valid, axis=1)
         segment = -(-length // group_size)
-        before = segment[:, None] * jnp.arange(group_size)[None]  # Turns of the expert, [n, M].
+        before = segment[:, None] * jnp.arange(group_size)[None]  # Number of the expert's turns, [n, M].
         turn = jnp.arange(words.shape[1])[None, None]
         script = jnp.where((turn < before[..., None])[..., None], words[:, None], -1)
         of_row = jnp.arange(before.size) // group_size
@@ -98,7 +98,7 @@ def make_restart_collector(
 
 
 def _with_shown(episode: Episode, turns: Array, observation: int) -> Episode:
-    """Counts the tokens of turns, bool `[B, T]`, as sampled; it stands behind the observation."""
+    """Marks the tokens after the observation, in turns bool `[B, T]`, as sampled."""
     is_action = jnp.arange(episode.tokens.shape[2])[None, None] >= observation
     return episode.replace(action_mask=episode.action_mask | (turns[..., None] & is_action & episode.token_mask))
 

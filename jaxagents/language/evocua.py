@@ -1,4 +1,4 @@
-"""EvoCUA (2026): preferences at the step where a failed episode forks off, before the error and after it."""
+"""EvoCUA (2026): preferences at the first mistake of a failed episode, before the mistake and after it."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from jaxagents.language.transcribe import make_transcriber, reflect_after, refle
 from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, Episode, LanguagePolicy, Mean, Metrics, Params, PyTree
 
-_ROWS = 4  # Correction and reflection, of each what is preferred and what is not.
+_ROWS = 4  # A preferred and a dispreferred row, for correction and for reflection.
 
 
 def make_fork_collector(
@@ -31,22 +31,22 @@ def make_fork_collector(
     """Makes a collector of pairs at the first mistake of the policy's failed episodes.
 
     The correction prefers the expert's action to the mistake, in the state of the mistake. The reflection prefers, in
-    the state after it, a reflection with the expert's action to what the policy went on with. Of each row only the last
-    turn counts as sampled; what is preferred has a reward of 1.
+    the state after it, a reflection with the expert's action to the policy's continuation. In each row, only the last
+    turn counts as sampled; preferred rows have a reward of 1.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_episodes: own ones per batch, over all devices; each gives four rows.
-        reflects: false gives corrections alone.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_episodes: number of own episodes per batch, over all devices; each gives four rows.
+        reflects: whether to keep reflections, too, besides corrections.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
 
     Returns:
         The collector; its batches are `Episode`s in groups of two rows, for `ops.pairs.best_against_others`. Rows of
-        episodes without a fork are not kept. `forked_fraction` is that of own episodes.
+        episodes without a fork are not kept. `forked_fraction` is the fraction of own episodes with a fork.
 
     Raises:
         ValueError: a count is not positive, or see `make_transcriber`.
@@ -68,7 +68,7 @@ def make_fork_collector(
         played, (expert, reasons) = replay(watched, start, own_actions), expert_along(watched, start, own_actions)
         fork = jnp.argmax(played.mistaken, axis=1)
         forked = jnp.any(played.mistaken, axis=1) & ~played.success
-        kind = jnp.arange(_ROWS * fork.shape[0]) % _ROWS  # 0 and 1 correct, 2 and 3 reflect; even ones are preferred.
+        kind = jnp.arange(_ROWS * fork.shape[0]) % _ROWS  # 0 and 1: correction, 2 and 3: reflection; even: preferred.
         task, begin, own_actions, expert, reasons, fork, forked, live, index = jax.tree.map(
             lambda leaf: jnp.repeat(leaf, _ROWS, axis=0),
             (task, (start[0].inner, start[1]), own_actions, expert, reasons, fork, forked, played.live, state["index"]),

@@ -1,4 +1,4 @@
-"""ExeVRM (Song et al., 2026): instructions that are altered so that an episode fits them, and does not meet them."""
+"""ExeVRM (Song et al., 2026): instructions that are altered so that an episode is valid but does not satisfy them."""
 
 from collections.abc import Callable
 
@@ -12,29 +12,29 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Task
 
 
 def make_altered_instructions(environment: Environment, policy: LanguagePolicy) -> Callable[[Array, Episode], Episode]:
-    """Makes the function that tells successes again for tasks that they do not solve.
+    """Makes the function that retells successes for tasks that they do not solve.
 
-    One number of the task comes from another task of the same level: another object, value, or condition. The same
-    actions are taken again, and the world says whether they solve that.
+    One number of the task is replaced by that of another task of the same level: another object, value, or condition.
+    The same actions are replayed, and the world determines whether they solve the altered task.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part, whose tasks are numbers.
-        policy: whose tokens and layout the episodes have.
+        environment: unbatched text world of one player, without chance, whose tasks consist of numbers.
+        policy: policy whose tokens and layout the episodes have.
 
     Returns:
-        `(key, episode) -> Episode` of as many rows. No turn takes place in those of failures, and of successes that
-        meet the altered instruction, too, or some action of which does not work there. Rows of one group are altered
-        apart; what comes out does not depend on how groups are split over devices.
+        `(key, episode) -> Episode` with the same number of rows. Rows have no turns if the episode failed, also
+        succeeds at the altered task, or has an action that does not work there. Rows of one group are altered
+        independently; the result does not depend on how groups are split over devices.
 
     Raises:
-        ValueError: not a text world of one seat.
+        ValueError: the environment is not a text world of one player.
 
     References:
         Song et al. (2026), "Video-Based Reward Modeling for Computer-Use Agents", arXiv 2603.10178 (adversarial
         instruction translation).
 
-    Deviation: a language model writes the instruction and names the step that departs from it; here chance does, and
-        the world is asked.
+    Deviation: in the paper, a language model writes the instruction and names the step that violates it; here the
+        instruction is random, and the world decides.
     """
     relabel = make_relabeling(environment, policy)
     fold = jax.vmap(jax.random.fold_in)
@@ -46,7 +46,7 @@ def make_altered_instructions(environment: Environment, policy: LanguagePolicy) 
     def alter(key: Array, episode: Episode) -> Episode:
         task_key, relabel_key = jax.random.split(key)
         same = episode.group[:, None] == episode.group[None, :]
-        before = jnp.sum(jnp.tril(same, -1), axis=1)  # Of its group.
+        before = jnp.sum(jnp.tril(same, -1), axis=1)  # Number of earlier rows of its group.
         keys = fold(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(task_key, episode.group), before)
         relabeled = relabel(relabel_key, episode, jax.vmap(other_task)(keys, episode.task))
         works = (relabeled.valid == episode.valid) & (relabeled.action_valid == episode.action_valid)
@@ -57,7 +57,7 @@ def make_altered_instructions(environment: Environment, policy: LanguagePolicy) 
 
 
 def change_one(key: Array, task: Task, other: Task) -> Task:
-    """Takes one number from another task, drawn among those in which they differ; none where they are equal."""
+    """Copies one number from another task, drawn among those that differ; nothing if the tasks are equal."""
     leaves, others = (list(map(jnp.asarray, jax.tree.leaves(one))) for one in (task, other))
     differs = jnp.concatenate([jnp.ravel(mine != given) for mine, given in zip(leaves, others, strict=True)])
     chosen = differs & (jnp.arange(differs.size) == choose(key, differs))

@@ -1,4 +1,4 @@
-"""Sampling of tokens with a cache of keys and values, at fixed shapes."""
+"""Samples tokens with a cache of keys and values, with fixed shapes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +12,22 @@ from jaxagents.networks.attention import causal_mask
 from jaxagents.ops.checks import check_counts
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
-_SECTION, _MAX_SECTIONS = 16, 2  # Steps of decoding with one width of the cache, and how often it grows at most.
-_BLOCK = 256  # Entries that one matrix product sums up. In larger vocabularies, one block is looked into.
+_SECTION, _MAX_SECTIONS = 16, 2  # Smallest number of steps between growths of the cache, and most sections.
+_BLOCK = 256  # Entries that one matrix product sums. In larger vocabularies, only one block is searched.
 
 
 @struct.dataclass
 class Sampling:
-    """How tokens are drawn. None leaves a part out of the program, an array can change without compiling again.
+    """How tokens are drawn. None leaves a part out of the program; arrays can change without recompilation.
 
     Attributes:
-        temperature: float32 `[]` or `[B]`, divides the logits; None is 1.
-        top_k: int32 `[]` or `[B]`, only that many most probable tokens; None: all.
-        top_p: float32 `[]` or `[B]`, only the most probable tokens that together reach this probability, after
-            temperature and `top_k`; None: all.
-        min_p: float32 `[]` or `[B]`, of these only tokens at least so probable, as a share of the most probable one's;
-            None: all.
-        greedy: always the most probable token; static.
+        temperature: float32 `[]` or `[B]`, divisor of the logits; None: 1.
+        top_k: int32 `[]` or `[B]`, number of most probable tokens to sample among; None: all.
+        top_p: float32 `[]` or `[B]`, probability that the most probable tokens must reach together, after temperature
+            and `top_k`; only these are sampled among; None: all.
+        min_p: float32 `[]` or `[B]`, smallest probability of tokens to sample among, of these, as a fraction of the
+            largest one; None: all.
+        greedy: whether to always take the most probable token; static.
 
     References:
         See `truncation.truncate`.
@@ -41,7 +41,7 @@ class Sampling:
 
     @property
     def restrictions(self) -> dict[str, Any]:
-        """Returns what leaves tokens out: arguments of `truncation.truncate`."""
+        """Returns the settings that exclude tokens: arguments of `truncation.truncate`."""
         settings = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -52,11 +52,11 @@ class Generation:
 
     Attributes:
         tokens: int32 `[B, A]`.
-        mask: bool `[B, A]`, the token was sampled; the stop token is among them.
-        log_prob: float32 `[B, A]`, under the model, untempered; 0 where nothing was sampled.
-        sampling_log_prob: float32 `[B, A]`, under the distribution that it was drawn from; 0 likewise.
-        stopped: bool `[B]`, the row ended with a stop token, not by its budget.
-        hidden: `[B, D]`, after the last token of the row: what the next token would be drawn from.
+        mask: bool `[B, A]`, whether the token was sampled; this includes the stop token.
+        log_prob: float32 `[B, A]`, under the model without tempering; 0 if not sampled.
+        sampling_log_prob: float32 `[B, A]`, under the distribution from which it was drawn; 0 if not sampled.
+        stopped: bool `[B]`, whether the row ended with a stop token, not by its budget.
+        hidden: `[B, D]`, after the last token of the row, from which the next token would be drawn.
     """
 
     tokens: Array
@@ -69,7 +69,7 @@ class Generation:
 
 @struct.dataclass
 class _Loop:
-    """What a step of decoding changes; arrays of tokens are `[A, B]`."""
+    """State that a step of decoding changes; arrays of tokens are `[A, B]`."""
 
     step: Array
     cache: PyTree
@@ -101,30 +101,30 @@ def decode(
 ) -> tuple[PyTree, Generation]:
     """Samples up to `max_new_tokens` tokens per row and writes them to the cache.
 
-    It ends as soon as every row has stopped. What a row gets does not depend on the other rows.
+    It ends as soon as every row has stopped. The tokens of a row do not depend on the other rows.
 
     Args:
-        model: what to sample from.
-        params: of the model.
-        cache: of W entries, of which `index .. index + max_new_tokens - 1` must be free. With a Python int as `index`,
-            missing ones are added in a few sections as decoding goes on: attention reads all there are.
-        hidden: `[B, D]`, of the last token of each row's context.
+        model: model to sample from.
+        params: parameters of the model.
+        cache: cache of W entries, of which `index .. index + max_new_tokens - 1` must be free. With a Python int as
+            `index`, missing entries are added in a few sections during decoding, because attention reads all entries.
+        hidden: `[B, D]`, for the last token of each row's context.
         keys: typed PRNG keys `[B]`.
-        positions: int32 `[B]`, of the next token of each row.
-        index: int or int32 `[]`, entry of the cache for the first new token.
+        positions: int32 `[B]`, position of the next token of each row.
+        index: int or int32 `[]`, index in the cache of the first new token.
         mask: bool `[B, W]`, entries that are part of a row's context so far.
-        budget: int32 `[B]`, most tokens of each row; 0: the row sits out.
-        max_new_tokens: A, most tokens of any row.
+        budget: int32 `[B]`, largest number of tokens of each row; 0: the row does not take part.
+        max_new_tokens: A, largest number of tokens of any row.
         sampling: how tokens are drawn.
         stop_ids: tokens that end a row.
-        write_last: False saves the forward pass of token A where nothing follows: the cache then lacks it and
+        write_last: False saves the forward pass of token A if nothing follows: the cache then lacks it and
             `Generation.hidden` is that of the token before it.
 
     Returns:
-        The cache, and what was sampled.
+        The cache, and the sampled tokens.
     """
     check_counts(max_new_tokens=max_new_tokens)
-    # One batched draw of each row: counter-based generators are slow inside loops.
+    # One batched draw per row: counter-based generators are slow inside loops.
     uniforms = jax.vmap(lambda key: jax.random.uniform(key, (max_new_tokens,)))(keys).T
     positions, budget = positions.astype(jnp.int32), jnp.minimum(budget, max_new_tokens)
 
@@ -191,18 +191,18 @@ def generate(
     """Continues prompts: one pass over all of them, then `decode`.
 
     Args:
-        model: what to sample from.
-        params: of the model.
+        model: model to sample from.
+        params: parameters of the model.
         tokens: int32 `[B, L]`, prompts of any length, padded anywhere.
-        token_mask: bool `[B, L]`, True = a token of the prompt; every row has one.
+        token_mask: bool `[B, L]`, True = token of the prompt; every row must have one.
         keys: typed PRNG keys `[B]`.
-        max_new_tokens: A, most tokens of any row.
-        sampling: how tokens are drawn; None: from the model.
+        max_new_tokens: A, largest number of tokens of any row.
+        sampling: how tokens are drawn; None: samples from the model.
         stop_ids: tokens that end a row.
-        budget: int32 `[B]`, most tokens of each row; None: `max_new_tokens`.
+        budget: int32 `[B]`, largest number of tokens of each row; None: `max_new_tokens`.
 
     Returns:
-        What was sampled.
+        The sampled tokens.
     """
     batch_size, length = tokens.shape
     positions = jnp.maximum(jnp.cumsum(token_mask, axis=1) - 1, 0)
@@ -239,10 +239,11 @@ def sample_token(logits: Array, uniform: Array, sampling: Sampling) -> tuple[Arr
     Args:
         logits: float32 `[B, V]`.
         uniform: float32 `[B]`, in [0, 1).
-        sampling: how to draw.
+        sampling: how tokens are drawn.
 
     Returns:
-        Token int32, its log-probability untempered, and that under the distribution it was drawn from, all `[B]`.
+        Token int32, its log-probability without tempering, and under the distribution from which it was drawn, all
+        `[B]`.
     """
     shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     probability = jnp.exp(shifted)
@@ -254,7 +255,7 @@ def sample_token(logits: Array, uniform: Array, sampling: Sampling) -> tuple[Arr
         return token, log_prob, jnp.zeros_like(log_prob)
     tempered = shifted
     if sampling.temperature is not None:
-        # At a temperature of zero only the largest logits, which are zero here, keep their probability.
+        # At a temperature of zero, only the largest logits, which are zero here, keep their probability.
         tempered = shifted / jnp.maximum(_column(sampling.temperature, logits), 1e-6)
         probability = jnp.exp(tempered)
     if sampling.restrictions:
@@ -267,7 +268,7 @@ def sample_token(logits: Array, uniform: Array, sampling: Sampling) -> tuple[Arr
 
 
 def _start(cache: PyTree, hidden: Array, mask: Array, budget: Array, max_new_tokens: int) -> _Loop:
-    """Returns what decoding starts from."""
+    """Returns the initial state of decoding."""
     shape = (max_new_tokens, hidden.shape[0])
     return _Loop(
         step=jnp.int32(0),
@@ -284,12 +285,12 @@ def _start(cache: PyTree, hidden: Array, mask: Array, budget: Array, max_new_tok
 
 
 def _sections(num_steps: int, index: Array | int, width: int) -> list[tuple[int, int]]:
-    """Returns where each section of decoding ends, and the entries that the cache has in it."""
+    """Returns the end of each section of decoding, and the size of the cache in it."""
     if not isinstance(index, int) or index + num_steps <= width:
         return [(num_steps, width)]
     size = max(_SECTION, -(-num_steps // _MAX_SECTIONS))
     ends = [*range(size, num_steps, size), num_steps]
-    # GPUs copy what is no multiple of eight into something that is, in every step.
+    # GPUs copy arrays whose size is not a multiple of eight into padded ones, in every step.
     multiple = 8 if jax.default_backend() == "gpu" else 1
     return [(end, max(width, -(-(index + end) // multiple) * multiple)) for end in ends]
 
@@ -308,7 +309,7 @@ def _widen(model: LanguageModel, loop: _Loop, width: int) -> _Loop:
 
 
 def _invert(weights: Array, uniform: Array) -> tuple[Array, Array]:
-    """Returns where the cumulative sum of `weights [B, V]` passes `uniform [B]` of the total, and the total, `[B]`."""
+    """Returns where the cumulative sum of `weights [B, V]` exceeds `uniform [B]` of the total, and the total `[B]`."""
     size = weights.shape[-1]
     if size > _BLOCK:
         total = jnp.sum(weights, axis=-1)
@@ -322,8 +323,8 @@ def _invert(weights: Array, uniform: Array) -> tuple[Array, Array]:
 def _place(weights: Array, wanted: Array) -> tuple[Array, Array]:
     """Returns the first entry of `weights [B, V]` whose cumulative sum exceeds `wanted [B]`, and the sum before it.
 
-    Of many entries it sums up blocks, and looks into the one where it must be. What rounding lets no entry exceed is
-    at the last one that has a weight.
+    For many entries, it sums blocks and searches the block that must contain it. If rounding lets no entry exceed
+    `wanted`, the last entry with a weight is returned.
     """
     size = weights.shape[-1]
     if size > _BLOCK:
@@ -339,7 +340,7 @@ def _place(weights: Array, wanted: Array) -> tuple[Array, Array]:
 
 def _cumulative_sum(x: Array) -> Array:
     """Returns the cumulative sum over the last axis of `[B, V]`."""
-    # A product with a triangle: XLA's cumulative sums are many passes over the data.
+    # A product with a triangular matrix: XLA's cumulative sums take many passes over the data.
     size = x.shape[-1]
     return jnp.dot(x, jnp.triu(jnp.ones((size, size), x.dtype)), precision=jax.lax.Precision.HIGHEST)
 

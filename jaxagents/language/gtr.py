@@ -1,4 +1,4 @@
-"""GTR (Wei et al., 2025): own episodes in which an expert thinks before the policy acts."""
+"""GTR (Wei et al., 2025): own episodes in which an expert's thoughts precede the policy's actions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,24 +25,24 @@ from jaxagents.types import (
 
 
 def make_correction(environment: Environment, policy: LanguagePolicy) -> Callable[[Array, Episode], Episode]:
-    """Makes the function that tells recorded episodes again with the thoughts of the world's expert.
+    """Makes the function that retells recorded episodes with the thoughts of the world's expert.
 
-    Every recorded action is taken again, and before it stands what the expert thinks in the state that it was taken in:
-    labels of visited states, as in DAgger, whether the policy's own thought was the same or not.
+    Every recorded action is repeated, preceded by the expert's thought in the state in which it was taken: labels of
+    visited states, as in DAgger, whether or not the policy's own thought was the same.
 
-    Worlds in which chance has a part go another way than the recorded episode did.
+    In worlds with chance, the retold episode can diverge from the recorded one.
 
     Args:
-        environment: a text world of one seat, single instance, whose expert thinks aloud.
-        policy: whose tokens and layout the episodes have, with room for thoughts.
+        environment: unbatched text world of one player, whose expert thinks aloud.
+        policy: policy whose tokens and layout the episodes have, with room for thoughts.
 
     Returns:
-        `(key, episode) -> Episode` of as many rows; thoughts and actions count as sampled, with a behaviour
-        log-probability of zero, as those of demonstrations.
+        `(key, episode) -> Episode` with the same number of rows; thoughts and actions count as sampled, with a
+        behaviour log-probability of zero, like those of demonstrations.
 
     Raises:
-        ValueError: not a text world of one seat, no room for thoughts, or (when traced) an expert that does not think
-            aloud.
+        ValueError: the environment is not a text world of one player, there is no room for thoughts, or (when traced)
+            the expert does not think aloud.
 
     References:
         Ross et al. (2011), "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online Learning"
@@ -59,7 +59,7 @@ def make_correction(environment: Environment, policy: LanguagePolicy) -> Callabl
         reset_keys, keys = jax.random.split(key, (2, episode.group.shape[0]))
         ended = jnp.any(episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask, axis=2)
         actions = recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
-        actions = jnp.where(ended[..., None], actions, -1)  # What ran out of room was no action.
+        actions = jnp.where(ended[..., None], actions, -1)  # Text that ran out of room is no action.
         last = actions.shape[1] - 1
 
         def choose(keys: Array, state: State, timestep: TimeStep, turn: Array) -> tuple[Array, Array, Array]:
@@ -91,14 +91,14 @@ def make_corrected_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of dialogues with the expert's thoughts in the states that they went through.
+    """Makes a collector of dialogues, with the expert's thoughts in the states that they visited.
 
     Args:
         environment: see `make_correction`.
-        policy: acts, and thinks.
-        group_size: episodes per task, of which the first one is corrected.
+        policy: policy that acts and thinks.
+        group_size: number of episodes per task, the first of which is corrected.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it.
+        **options: further arguments of that function.
 
     Returns:
         The collector; its batches are `Demonstrated`, whose demonstrations are corrected own episodes, one per group.

@@ -1,4 +1,4 @@
-"""Own episodes under hints, written down without them: Agent-RLVR (Da et al., 2025), AgentTrek (Xu et al., 2024)."""
+"""Own episodes with hints, recorded without them: Agent-RLVR (Da et al., 2025), AgentTrek (Xu et al., 2024)."""
 
 from collections.abc import Sequence
 
@@ -41,21 +41,21 @@ def make_hint_collector(
     """Makes a collector of own episodes that are played with a hint, and learned as if there had been none.
 
     Args:
-        environment: a text world of `environments.text.hints.with_hints`, in which chance has no part after the start.
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        only_failed: plays every group without hints first, and again with them; the latter are kept where all of the
-            former failed. A group is then twice as large.
-        keep_hints: leaves the hints in what is learned.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: text world of `environments.text.hints.with_hints`, without chance after the start.
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        only_failed: whether to play every group without hints first, and again with them; the latter are kept if all of
+            the former failed. A group is then twice as large.
+        keep_hints: whether to leave the hints in the transcripts that are learned.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
 
     Returns:
-        The collector; its batches are `Episode`s, groups one after the other. `hinted_success_rate` is that with hints;
-        all other metrics are of what is returned.
+        The collector; its batches are `Episode`s, one group after the other. `hinted_success_rate` is the success rate
+        with hints; all other metrics are those of the returned episodes.
 
     Raises:
         ValueError: a count is not positive, or the world gives no hints.
@@ -95,12 +95,12 @@ def make_hint_collector(
 
 
 def with_hint(task: Task, hint: bool) -> Task:
-    """Returns tasks with, or without, a hint."""
+    """Returns tasks with or without a hint."""
     return task | {"hint": jnp.full_like(task["hint"], hint)}
 
 
 def _after_failures(own: Episode, hinted: Episode, group_size: int) -> Episode:
-    """Puts the groups of both together; hinted rows are kept where all own ones of the group failed."""
+    """Joins corresponding groups; hinted rows are kept if all own rows of the group failed."""
     failed = ~jnp.any(own.success.reshape(-1, group_size), axis=1)
     keep = jnp.stack([jnp.ones_like(failed), failed], axis=1)
     both = [episode.replace(bootstrap_value=None, keep=None) for episode in (own, hinted)]

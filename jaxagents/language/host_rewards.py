@@ -32,16 +32,16 @@ from jaxagents.types import (
 )
 
 RewardFunction = Callable[..., Sequence[float]]
-"""`(*, prompts, completions, **columns) -> rewards`, each a list with an entry per turn; as reward functions of TRL."""
+"""`(*, prompts, completions, **columns) -> rewards`, each a list with an entry per turn; like TRL's functions."""
 
 
 class Texts(NamedTuple):
-    """What a reward function reads: one entry per turn that took place, the turns of an episode one after the other.
+    """Input of a reward function: one entry per turn that took place, with the turns of an episode in order.
 
     Attributes:
-        prompts: all that the policy saw before it spoke, a line for every text.
-        completions: of the policy, a line for a thought and one for the action.
-        columns: by name, further lists: `completion_ids` (tokens, marks included), `episode` (row of the batch), `turn`
+        prompts: everything that the policy saw before it spoke, one line per text.
+        completions: the policy's text, a line for a thought and one for the action.
+        columns: further lists by name: `completion_ids` (tokens, including marks), `episode` (row of the batch), `turn`
             (from 0), `world_reward`, `success` (of the episode), and one for every field of the task.
     """
 
@@ -60,32 +60,32 @@ def make_rewarded_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of dialogues that are paid by a Python function in place of the world.
+    """Makes a collector of dialogues that are rewarded by a Python function instead of the world.
 
-    Once per update, the device hands its episodes to the host, and waits. Each of several devices calls the function
-    with its own episodes; with several seeds, one call follows the other. Evaluations are paid by it, too.
+    Once per update, the device passes its episodes to the host, and waits. Each of several devices calls the function
+    with its own episodes; with several seeds, the calls are sequential. Evaluations are rewarded by it, too.
 
     Args:
-        environment: a text world with one seat, single instance.
-        policy: acts.
-        reward: see `RewardFunction` and `Texts`; it is called with keywords.
-        reward_seconds: after which a call that has not returned ends the run; None: it may take any time.
+        environment: unbatched text world of one player.
+        policy: policy that acts.
+        reward: see `RewardFunction` and `Texts`; it is called with keyword arguments.
+        reward_seconds: time limit in seconds, after which a call that has not returned ends the run; None: no limit.
         dynamic_sampling: must be None.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of `collect.make_dialogue_collector`.
+        **options: further arguments of `collect.make_dialogue_collector`.
 
     Returns:
-        The collector. `episode_return` and `group_return_deviation` are by the function, and `world_return` is by the
-        world.
+        The collector. `episode_return` and `group_return_deviation` are computed from the function's rewards, and
+        `world_return` from the world's.
 
     Raises:
-        ValueError: there are several seats, the function does not take what it is called with, or a filter would look
-            at the rewards of the world. During a run: see `pay`.
+        ValueError: there are several players, the function does not accept its arguments, or a filter would use the
+            world's rewards. During a run: see `pay`.
 
     References:
         von Werra et al. (2020), TRL: Transformer Reinforcement Learning, `GRPOTrainer(reward_funcs=...)`.
 
-    Deviation: an entry is a turn, where TRL's is a whole answer; None, by which TRL leaves an entry out, is refused.
+    Deviation: an entry is a turn; in TRL it is a whole answer. None, with which TRL skips an entry, is refused.
     """
     if environment.num_players > 1:
         raise ValueError(
@@ -118,13 +118,13 @@ def make_rewarded_collector(
 def pay_on_host(
     policy: LanguagePolicy, episode: Episode, *, reward: RewardFunction, seconds: float | None = None
 ) -> Episode:
-    """Returns episodes whose rewards are those of a Python function, by a call of the host from a compiled program.
+    """Replaces rewards of episodes by those of a Python function, with a call of the host from a compiled program.
 
     Args:
-        policy: that the episodes were made with.
+        policy: policy with which the episodes were made.
         episode: B episodes.
         reward: see `RewardFunction`.
-        seconds: that a call may take; None: any time.
+        seconds: time limit in seconds of a call; None: no limit.
     """
     read = episode.replace(behavior_log_prob=None, sampling_log_prob=None, position=None, fingerprint=None)
     shape = jax.ShapeDtypeStruct(episode.reward.shape, jnp.float32)
@@ -139,16 +139,16 @@ def pay(
 
     Args:
         reward: see `RewardFunction`.
-        policy: that the episodes were made with.
-        episode: B episodes of T turns, arrays of numpy or of a CPU.
-        seconds: that the function may take; None: any time.
+        policy: policy with which the episodes were made.
+        episode: B episodes of T turns, arrays of NumPy or on a CPU.
+        seconds: time limit in seconds of the function; None: no limit.
 
     Returns:
-        float32 `[B, T]`, zero where there was no turn.
+        float32 `[B, T]`, zero if there was no turn.
 
     Raises:
-        ValueError: the function failed or took too long, or what it returned are not as many finite numbers as there
-            are turns.
+        ValueError: the function failed or took too long, or its result does not consist of one finite number for each
+            turn.
     """
     episode = jax.tree.map(np.asarray, episode)
     texts, place = texts_of(policy, episode), np.nonzero(episode.valid)
@@ -166,15 +166,15 @@ def ask_reward(
     seconds: float | None = None,
     name: str = "collector.reward",
 ) -> np.ndarray:
-    """Calls a reward function, and checks what it returns.
+    """Calls a reward function, and checks its result.
 
     Args:
         reward: see `RewardFunction`.
-        prompts: of each completion.
-        completions: n of them.
+        prompts: prompt of each completion.
+        completions: n completions.
         columns: further lists by name.
-        seconds: that the function may take; None: any time.
-        name: of the setting that names it, for messages.
+        seconds: time limit in seconds of the function; None: no limit.
+        name: name of the setting of the function, for messages.
 
     Returns:
         float32 `[n]`.
@@ -199,7 +199,7 @@ def ask_reward(
 
 
 def paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[..., Any]:
-    """Returns an evaluator whose episodes are paid by the function of the user's that pays those of training."""
+    """Returns an evaluator whose episodes are rewarded by the same user function as in training, if there is one."""
     keywords = getattr(make_collector, "keywords", {})
     if (
         getattr(make_collector, "func", None) is not make_rewarded_collector
@@ -211,11 +211,11 @@ def paid_alike(evaluator: Callable[..., Any], make_collector: Any) -> Callable[.
 
 
 class _Late(Exception):
-    """A function has not returned in time; says where it is."""
+    """Raised if a function has not returned in time; its text is the function's current place."""
 
 
 def _within(seconds: float | None, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Calls a function in a thread that is left behind where it takes too long."""
+    """Calls a function in a thread, which is abandoned if it takes too long."""
     if seconds is None:
         return function(**arguments)
     results: Future[Any] = Future()
@@ -239,8 +239,8 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
     """Decodes prompts and completions of every turn of episodes.
 
     Args:
-        policy: that they were made with; what its chat template writes around texts is no part of them.
-        episode: B episodes of one seat, arrays of numpy.
+        policy: policy with which they were made; the text that its chat template adds is left out.
+        episode: B episodes of one player, NumPy arrays.
 
     Returns:
         The texts.
@@ -260,7 +260,7 @@ def texts_of(policy: LanguagePolicy, episode: Episode) -> Texts:
             read = tokens[room][(episode.token_mask[row, turn] & ~sampled)[room]].tolist()
             seen = decode(read if frames is None else frames.text_of_observation(read, bool(lines)))
             thoughts, action = (decode(tokens[mask].tolist()) for mask in (thought, sampled & ~thought))
-            if frames is not None:  # A word behind a mark may begin with a space.
+            if frames is not None:  # A word after a mark may begin with a space.
                 started, seen, thoughts, action = (text.strip() for text in (started, seen, thoughts, action))
             completion = [thoughts, action] if thought.any() else [action]
             known = lines if episode.layout is None else lines[len(lines) + 1 - episode.layout.context_turns :]
@@ -294,14 +294,14 @@ def require_keywords(reward: RewardFunction) -> None:
 
 
 def _place_of(reward: RewardFunction) -> str:
-    """Returns the name of a function, and file and line where it has some."""
+    """Returns the name of a function, with its file and line if known."""
     function = getattr(reward, "func", reward)
     name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
     return name if code is None else f"{name} ({code.co_filename}, line {code.co_firstlineno})"
 
 
 def _numbers(given: Any, count: int, where: str, name: str) -> np.ndarray:
-    """Returns the rewards that a function gave as an array."""
+    """Returns the rewards from a function as an array, after checks."""
     if not isinstance(given, Sequence | np.ndarray | jax.Array) or isinstance(given, str) or len(given) != count:
         length = f"{len(given)} of them" if hasattr(given, "__len__") and not isinstance(given, str) else repr(given)
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Episodes in which somebody else takes some of the actions, and which of the actions were mistakes."""
+"""Episodes in which some actions are replaced by interventions, and which of the actions were mistakes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,21 +11,21 @@ from flax import struct
 from jaxagents.language.relabeling import recorded_words
 from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, Task, TimeStep
 
-_ASKED = 16  # A stream of the key that interventions get, who split it in less.
+_ASKED = 16  # A stream of the interventions' key; interventions split the key into fewer.
 
 Intervene = Callable[[Array, State, Array, Array, Array], Array]
-"""`(key, state, action int32 [M], after_mistake bool [], expert's int32 [M]) -> action int32 [M]`, which is taken."""
+"""`(key, state, action int32 [M], after_mistake bool [], expert's int32 [M]) -> action int32 [M]` that is taken."""
 
 
 @struct.dataclass
 class IntervenedState:
-    """State of an environment in which somebody intervenes.
+    """State of an environment with interventions.
 
     Attributes:
-        inner: of the environment.
-        key: uint32 `[2]`, of the interventions to come.
-        action: int32 `[M]`, the last one that was taken; -1 at the start.
-        after_mistake: bool, it was a mistake.
+        inner: state of the environment.
+        key: uint32 `[2]`, key of the interventions to come.
+        action: int32 `[M]`, the last action taken; -1 at the start.
+        after_mistake: bool, whether it was a mistake.
     """
 
     inner: State
@@ -35,14 +35,14 @@ class IntervenedState:
 
 
 class Replay(NamedTuple):
-    """What came of N sequences of actions.
+    """The outcome of N sequences of actions.
 
     Attributes:
-        actions: int32 `[N, T, M]`, that were taken.
-        live: bool `[N, T]`, the turn took place.
-        mistaken: bool `[N, T]`, it took place and was a mistake.
-        success: bool `[N]`.
-        thoughts: int32 `[N, T, H]`, of the expert when it was asked in these turns; None where it does not think.
+        actions: int32 `[N, T, M]`, actions that were taken.
+        live: bool `[N, T]`, whether the turn took place.
+        mistaken: bool `[N, T]`, whether it took place and was a mistake.
+        success: bool `[N]`, whether the episode succeeded.
+        thoughts: int32 `[N, T, H]`, the expert's thoughts in these turns; None if it does not think.
     """
 
     actions: Array
@@ -53,20 +53,20 @@ class Replay(NamedTuple):
 
 
 def with_interventions(environment: Environment, intervene: Intervene | None = None) -> Environment:
-    """Returns an environment in which `intervene` says what is taken in place of the action that was given.
+    """Returns an environment in which `intervene` determines the action that is taken instead of the given one.
 
-    A mistake is an action after which the success is no closer, `d(s') >= d(s)`; in worlds that do not know the
-    distance d, one that is not what the expert said. It is asked once a turn: its choice may be random.
+    A mistake is an action after which success is no closer, `d(s') >= d(s)`; in worlds with unknown distance d, it is
+    an action other than the expert's. The expert is asked once per turn, because its choice may be random.
 
     Args:
-        environment: a text world of one seat.
-        intervene: chooses the action; None takes the given one.
+        environment: text world of one player.
+        intervene: chooses the action; None: the given action.
 
     Returns:
         The environment; its states are `IntervenedState`s.
 
     Raises:
-        ValueError: not a text world of one seat.
+        ValueError: the environment is not a text world of one player.
     """
     if environment.text is None or environment.num_players > 1:
         raise ValueError(f"`environment` must be a text world of one seat, got {environment.name!r}.")
@@ -114,22 +114,22 @@ def with_interventions(environment: Environment, intervene: Intervene | None = N
 
 
 def expert_key(state: IntervenedState) -> Array:
-    """Returns the key with which the expert is asked in a state, another than those of interventions."""
+    """Returns the key with which the expert is asked in a state, different from those of interventions."""
     return jax.random.fold_in(jax.random.split(jax.random.wrap_key_data(state.key))[0], _ASKED)
 
 
 def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> Replay:
-    """Takes recorded actions again, with the same interventions.
+    """Replays recorded actions, with the same interventions.
 
     Args:
-        environment: of `with_interventions`; in which chance has no part after the start.
-        start: states and time steps, leaves `[N, ...]`, those that the recorded episodes started in.
-        actions: int32 `[N, T, M]`, given ones; -1 is an action that could not be read.
+        environment: result of `with_interventions`, without chance after the start.
+        start: states and time steps, leaves `[N, ...]`, in which the recorded episodes started.
+        actions: int32 `[N, T, M]`, given actions; -1 is an action that could not be parsed.
 
     Returns:
-        What was taken, and what came of it.
+        The actions taken, and their outcome.
     """
-    keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Chance has no part.
+    keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Unused: there is no chance.
 
     thinks = bool(environment.text.patterns and environment.text.patterns.thought)
 
@@ -149,15 +149,15 @@ def replay(environment: Environment, start: tuple[IntervenedState, TimeStep], ac
 
 
 def episode_actions(environment: Environment, policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
-    """Reads the actions and thoughts of own episodes; an action that ran out of room, or is too long, is none.
+    """Extracts the actions and thoughts of own episodes; actions that ran out of room, or are too long, are left out.
 
     Args:
-        environment: a text world.
-        policy: that generated them.
+        environment: text world.
+        policy: policy that generated them.
         episode: B episodes of T turns.
 
     Returns:
-        Word ids int32 `[B, T, M]`, -1 where nothing can be read, and thoughts as `relabeling.recorded_words`.
+        Word ids int32 `[B, T, M]`, -1 if nothing can be parsed, and thoughts as in `relabeling.recorded_words`.
     """
     ended = episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
     actions, thoughts = recorded_words(policy, episode)
@@ -169,15 +169,15 @@ def episode_actions(environment: Environment, policy: LanguagePolicy, episode: E
 def expert_along(
     environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array
 ) -> tuple[Array, Array | None]:
-    """Returns what the expert would do and think in every state that recorded actions lead to.
+    """Returns the expert's actions and thoughts in every state that recorded actions lead to.
 
     Args:
-        environment: of `with_interventions`, see `replay`.
+        environment: result of `with_interventions`, see `replay`.
         start: see `replay`.
-        actions: int32 `[N, T, M]`.
+        actions: int32 `[N, T, M]`, recorded actions.
 
     Returns:
-        Actions int32 `[N, T, M]`, and thoughts int32 `[N, T, H]` where it thinks.
+        Actions int32 `[N, T, M]`, and thoughts int32 `[N, T, H]` if it thinks.
     """
     keys = jax.random.split(jax.random.key(0), actions.shape[0])
 

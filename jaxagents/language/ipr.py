@@ -1,4 +1,4 @@
-"""IPR (Xiong et al., 2024) and ETO (Song et al., 2024): own steps beside an expert's, and their worth."""
+"""IPR (Xiong et al., 2024) and ETO (Song et al., 2024): own steps next to an expert's, and their scores."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,15 +36,15 @@ from jaxagents.types import (
 
 @struct.dataclass
 class _Forks:
-    """Where rows leave the episodes of the expert, leaves `[N, ...]`.
+    """The points at which rows leave the expert's episodes, leaves `[N, ...]`.
 
     Attributes:
-        task: of the episode.
+        task: task of the episode.
         start: first state and time step.
         words: int32 `[N, T, M]`, the expert's actions.
-        turn: int32, of the expert that the row does not take over.
-        is_there: bool, the expert's episode had not ended.
-        number: int32, of the state over all devices.
+        turn: int32, the first of the expert's turns that the row does not take over.
+        is_there: bool, whether the expert's episode had not ended by then.
+        number: int32, index of the state over all devices.
     """
 
     task: Task
@@ -56,7 +56,7 @@ class _Forks:
 
     @property
     def is_before(self) -> Array:
-        """Returns bool `[N, T]`, turns before the fork."""
+        """Returns which turns are before the fork, bool `[N, T]`."""
         return jnp.arange(self.words.shape[1])[None] < self.turn[:, None]
 
 
@@ -72,29 +72,30 @@ def make_refinement_collector(
     temperature: float | None = None,
     level: int | Sequence[int] | None = None,
 ) -> Collector:
-    """Makes a collector in which the policy goes on from states of an expert's episode, and both next steps are judged.
+    """Makes a collector in which the policy continues from states of an expert's episode, with both next steps scored.
 
-    The expert's episode of L turns is played again up to turn `k l`, `l = ceil(L / K)`, for k = 0, ..., K - 1, and the
-    policy plays on to the end, A times. What it says counts as sampled; in a row of the expert's for every k, what the
-    expert says from this turn on does. Where k > 0, the first of these steps is scored by what it led to.
+    The expert's episode of L turns is replayed up to turn `k l`, `l = ceil(L / K)`, for k = 0, ..., K - 1, and the
+    policy continues to the end, A times. Its tokens count as sampled; for every k, there is also a row of the expert,
+    in which the expert's tokens from this turn on count. If k > 0, the first of these steps is scored by its outcome.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_groups: n, the expert's episodes per batch, over all devices.
-        group_size: K, states per episode of the expert, its beginning included.
-        num_attempts: A, own episodes from every state.
-        noise: of the expert, see `make_demonstrations`.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_groups: n, number of expert episodes per batch, over all devices.
+        group_size: K, number of states per expert episode, including its beginning.
+        num_attempts: A, number of own episodes from every state.
+        noise: noise of the expert, see `make_demonstrations`.
         verifier: `(environment, policy) -> Verifier` of steps, see `language.verifiers`.
-        temperature: divides the logits; None is 1.
-        level: of the tasks; a list is gone through in turn.
+        temperature: divisor of the logits; None: 1.
+        level: level of the tasks; a list is cycled through.
 
     Returns:
-        The collector. Its batches are `Episode`s of `n K (1 + A)` rows, those of the expert first. Rows that go on from
-        the same state are a group; they are not kept where the expert's episode ended before. `success` is that of the
-        whole episode; the only `reward` is the score of the first turn that counts as sampled, 0 where k = 0. Its steps
-        are own episodes and those that the verifier plays. Metrics are those of own episodes, `success_rate` of those
-        from the beginning, `expert_success_rate`, and `score_gap`, the score of the expert's step less the own one's.
+        The collector. Its batches are `Episode`s of `n K (1 + A)` rows, with those of the expert first. Rows that
+        continue from the same state are a group; they are not kept if the expert's episode ended before. `success` is
+        that of the whole episode; the only `reward` is the score of the first turn that counts as sampled, 0 if k = 0.
+        Its steps are own episodes and those that the verifier plays. Metrics are those of own episodes, `success_rate`
+        of those from the beginning, `expert_success_rate`, and `score_gap`, the score of the expert's step minus that
+        of the own step.
 
     Raises:
         ValueError: a count is not positive, or see `make_demonstrations`.
@@ -104,9 +105,9 @@ def make_refinement_collector(
         sections 3.2 and 3.3; Song et al. (2024), "Trial and Error: Exploration-Based Trajectory Optimization for LLM
         Agents" (ETO: `group_size` 1).
 
-    Deviation: fresh tasks in every batch, where the paper goes through a fixed set.
-    Deviation: K states of an episode, where the paper takes every one.
-    Deviation: a verifier that plays on does so with the policy itself, the paper's with the one that it starts from.
+    Deviation: every batch has new tasks; the paper iterates over a fixed set.
+    Deviation: K states per episode are used; the paper uses all of them.
+    Deviation: a verifier that continues episodes uses the current policy; the paper's uses the initial one.
     """
     counts = {"num_groups": num_groups, "group_size": group_size, "num_attempts": num_attempts}
     for name, count in counts.items():
@@ -115,7 +116,7 @@ def make_refinement_collector(
     play = make_dialogue(environment, policy, sampling=Sampling(temperature=temperature))
     source = make_uniform(level=level, num_levels=environment.text.num_levels)
     judge = verifier(environment, policy)
-    steps_of_state = num_attempts + (1 + num_attempts) * judge.num_rollouts  # But for the first one, which none judges.
+    steps_of_state = num_attempts + (1 + num_attempts) * judge.num_rollouts  # Except the first, which is not scored.
 
     def read(episode: Episode) -> Array:
         return recorded_words(policy, episode)[0][..., : environment.action_space.shape[0]]
@@ -157,7 +158,7 @@ def make_refinement_collector(
 def _make_forks(
     group: Array, group_size: int, task: Task, start: tuple[State, TimeStep], words: Array, length: Array
 ) -> _Forks:
-    """Makes the states of every episode, one after the other, `[n K]`."""
+    """Makes the forks of every episode, those of an episode next to each other, `[n K]`."""
     k = jnp.arange(group_size)[None]
     turn = (-(-length // group_size)[:, None] * k).reshape(-1)
     task, start, words, length = _repeat((task, start, words, length), group_size)
@@ -166,7 +167,7 @@ def _make_forks(
 
 
 def _later_rows(num_groups: int, group_size: int, num_attempts: int) -> np.ndarray:
-    """Returns the rows that do not go on from the beginning."""
+    """Returns the rows that do not start from the beginning."""
     k = np.arange(num_groups * group_size) % group_size
     return np.flatnonzero(np.concatenate([k, np.repeat(k, num_attempts)]))
 
@@ -176,7 +177,7 @@ def _step_at(
 ) -> tuple[State, tuple[State, TimeStep]]:
     """Returns the state before the action of a turn, int32 `[N]`, and the state and time step after it."""
     step = jax.vmap(environment.step)
-    keys = jax.random.split(jax.random.key(0), turn.shape[0])  # Chance has no part.
+    keys = jax.random.split(jax.random.key(0), turn.shape[0])  # Unused: there is no chance.
 
     def take(loop: tuple, number: Array) -> tuple[tuple, None]:
         now, found = loop

@@ -1,4 +1,4 @@
-"""What comes out on each of several levels of difficulty."""
+"""Results for each of several levels of difficulty."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,22 +17,22 @@ def make_level_evaluator(
     level: int | Sequence[int] | None = None,
     **options: Any,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes an evaluation that goes through levels in turn and also says what comes out on each.
+    """Makes an evaluation that cycles through levels and also reports results for each.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_episodes: each on a task of its own; a multiple of the number of levels.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_episodes: number of episodes, each on its own task; a multiple of the number of entries of `level`.
         greedy: see `make_dialogue_evaluator`.
-        level: the levels; None takes each of the world's once.
-        **options: further ones of `make_dialogue_evaluator`.
+        level: levels; None: each of the world's levels once.
+        **options: further arguments of `make_dialogue_evaluator`.
 
     Returns:
-        `(params, key) -> results`, those of `make_dialogue_evaluator`, and `success_level_<l>`, float32
-        `[num_episodes * share of the level]`.
+        `(params, key) -> results`: those of `make_dialogue_evaluator`, and `success_level_<l>`, float32 `[num_episodes
+        * fraction of the level]`.
 
     Raises:
-        ValueError: episodes do not divide among the levels; see `make_dialogue_evaluator`.
+        ValueError: episodes cannot be divided equally among the levels, or see `make_dialogue_evaluator`.
     """
     if level is None:
         level = range(1 if environment.text is None else environment.text.num_levels)

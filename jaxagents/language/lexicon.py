@@ -1,4 +1,4 @@
-"""Word ids to tokens and back inside jit, for any tokenizer; the host looks up the pieces of every word once."""
+"""Converts word ids to tokens and back inside jit, for any tokenizer; the host tokenises every word once."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ Pieces = tuple[int, ...]
 
 
 class Frames(NamedTuple):
-    """Texts of a dialogue with what a chat template writes around them; functions of one text.
+    """Texts of a dialogue with the surroundings that a chat template writes; functions of one text.
 
     Attributes:
         prompt: `(word_ids, length) -> (tokens [length], mask)`, see `Lexicon.render`.
         observation: `(word_ids, begun bool [], *, length) -> (tokens, mask)`; the last column is always a token.
-        thought: as `prompt`, up to the tag that closes it.
-        action: as `prompt`, up to its end token.
+        thought: like `prompt`, up to the tag that closes it.
+        action: like `prompt`, up to its end token.
         openings: first tokens that observations can have.
         opening: last token of an observation.
-        text_of_prompt: `(ids) -> ids` on the host, those of a prompt without what is around it.
-        text_of_observation: `(ids, begun) -> ids` on the host, those of an observation likewise.
+        text_of_prompt: `(ids) -> ids` on the host, those of a prompt without its surroundings.
+        text_of_observation: `(ids, begun) -> ids` on the host, those of an observation without its surroundings.
     """
 
     prompt: Callable[[Array, int], tuple[Array, Array]]
@@ -42,29 +42,29 @@ class Frames(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """The words of a world in the tokens of a model. Functions of arrays take one text; callers vmap.
+    """The words of a world as tokens of a model. Functions of arrays take one text; callers use `vmap`.
 
-    Two texts can be the same: with the words "go", "to" and "go to", the ids of "go", "to" may be read back as those of
-    "go to". `require_readable` finds out whether a set of actions is free of this.
+    Two sequences of words can be the same text: with the words "go", "to" and "go to", the ids of "go", "to" may be
+    parsed as "go to". `require_readable` checks that this does not happen for a set of actions.
 
     Attributes:
-        words: a word id is an index into them.
-        tokenizer: as given.
+        words: words; a word id is an index into them.
+        tokenizer: tokenizer of the model.
         render: `(word_ids int32 [K], length) -> (tokens int32 [length], mask bool [length])`, the tokens of the text,
-            from the first place on, without marks; ids out of range, as -1, are skipped. Text of more than `length`
-            tokens is cut there: `max_tokens` says how many are enough.
+            left-aligned and without marks; ids out of range, such as -1, are skipped. Text of more than `length` tokens
+            is cut off: `max_tokens` gives a sufficient length.
         parse: `(tokens int32 [A], mask bool [A], num_words) -> (word_ids int32 [num_words], parsed bool [])`, the words
-            that are written in the tokens up to the first end mark, -1 after the last. From left to right the longest
-            word is taken, with or without a space before it and a capital at its beginning; blank tokens between words
-            and tokens that are masked out are skipped. Whatever else is there, no word at all, or more words than
-            `num_words`, gives -1s and False. A word in other pieces than the tokenizer's own is not recognised.
-        max_tokens: `(num_words)`, or `(pattern) -> int`, the tokens of the longest such text, exactly. Places of a
-            pattern may also be word ids `[A]`.
+            in the tokens up to the first end mark, -1 after the last. From left to right, the longest matching word is
+            taken, with or without a space before it and a capital at its beginning; blank tokens between words and
+            masked tokens are skipped. Anything else, no words, or more than `num_words`, gives -1s and False. A word
+            that is split into other tokens than the tokenizer's own is not recognised.
+        max_tokens: `(num_words)` or `(pattern) -> int`, the exact number of tokens of the longest such text. Places of
+            a pattern may also be word ids `[A]`.
         text: `(word_ids) -> str`, on the host.
-        encode_words: `(text) -> int32 numpy`, word ids, on the host; ValueError for other text.
-        later: tokens of each word after another one.
-        frames: what a chat template writes around texts; None for marks.
-        reads_cut: a text without an end is read, too, as far as it goes.
+        encode_words: `(text) -> int32 numpy`, word ids, on the host; raises a ValueError for other text.
+        later: tokens of each word after another word.
+        frames: surroundings of texts by a chat template; None: marks.
+        reads_cut: whether a text without an end is also parsed, as far as it goes.
     """
 
     words: tuple[str, ...]
@@ -80,17 +80,17 @@ class Lexicon:
 
 
 def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:
-    """Makes the lexicon of some words and a tokenizer.
+    """Makes the lexicon of words and a tokenizer.
 
     Args:
-        words: of a world, such as `Environment.text.words`.
-        tokenizer: any.
+        words: words of a world, such as `Environment.text.words`.
+        tokenizer: tokenizer of any kind.
 
     Returns:
         The lexicon.
 
     Raises:
-        ValueError: as `require_phrases`; a word that the tokenizer cannot write and read; or two that it writes alike.
+        ValueError: see `require_phrases`; or the tokenizer cannot write and read a word, or writes two words alike.
     """
     words = require_phrases(words)
     if not words:
@@ -110,24 +110,24 @@ def make_lexicon(words: Sequence[str], tokenizer: Tokenizer) -> Lexicon:
 
 
 def begin_with(lexicon: Lexicon, first: Sequence[Pieces]) -> Lexicon:
-    """Returns a lexicon whose texts begin otherwise, as after what a chat template writes before them.
+    """Returns a lexicon whose texts begin with other tokens, for texts that follow the text of a chat template.
 
     Args:
-        lexicon: of the words.
+        lexicon: lexicon of the words.
         first: tokens of each word at the beginning of a text.
 
     Returns:
-        The lexicon; it parses as before.
+        The lexicon; it parses like the original one.
     """
     render = _make_render(first, lexicon.later, pad=lexicon.tokenizer.marks["pad"])
     return replace(lexicon, render=render, max_tokens=make_max_tokens(first, lexicon.later))
 
 
 def require_readable(lexicon: Lexicon, actions: np.ndarray) -> None:
-    """Checks that what is rendered from every action is parsed as the same action.
+    """Checks that the rendered text of every action is parsed as the same action.
 
     Args:
-        lexicon: of the world.
+        lexicon: lexicon of the world.
         actions: int32 `[A, M]`, such as `Environment.text.actions`.
 
     Raises:
@@ -154,7 +154,7 @@ def require_readable(lexicon: Lexicon, actions: np.ndarray) -> None:
 
 
 def _pieces_of_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[Pieces], list[Pieces]]:
-    """Returns the tokens of each word where it begins a text, and where it follows another word."""
+    """Returns the tokens of each word at the beginning of a text, and after another word."""
     first = [_encode(tokenizer, word) for word in words]
     later = [_continuation(tokenizer, word, pieces) for word, pieces in zip(words, first, strict=True)]
     for pieces in (first, later):
@@ -179,7 +179,7 @@ def _pieces_of_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[list[P
 def _continuation(tokenizer: Tokenizer, word: str, first: Pieces) -> Pieces:
     """Returns the tokens of " word" in the middle of a text."""
     twice = _encode(tokenizer, f"{word} {word}")
-    # A tokenizer that merges words, or adds a space of its own to the front of a text, does not say it that way.
+    # Not so if a tokenizer merges words, or adds a space to the front of a text.
     return twice[len(first) :] if twice[: len(first)] == first else _encode(tokenizer, f" {word}")
 
 
@@ -197,9 +197,9 @@ def _reads(tokenizer: Tokenizer, text: str, pieces: Pieces) -> bool:
 def _spellings(
     words: Sequence[str], first: Sequence[Pieces], later: Sequence[Pieces], blanks: np.ndarray, tokenizer: Tokenizer
 ) -> dict[Pieces, int]:
-    """Returns the word of every sequence of tokens that stands for one; a word's own spellings come before others.
+    """Returns the word for every sequence of tokens that stands for one; a word's own spellings take precedence.
 
-    Blank tokens in front are left out, as parsing skips them before it looks for a word.
+    Leading blank tokens are removed, because parsing skips them before it looks for a word.
     """
     rows: dict[Pieces, int] = {}
 
@@ -214,7 +214,7 @@ def _spellings(
         try:
             start = _encode(tokenizer, capital)
             variants = (start, _continuation(tokenizer, capital, start))
-        except ValueError:  # The tokenizer knows the words only.
+        except ValueError:  # The tokenizer can only write the words.
             continue
         for row in variants:
             if row and _reads(tokenizer, capital, row):
@@ -223,7 +223,7 @@ def _spellings(
 
 
 def _blank_tokens(tokenizer: Tokenizer, word: Pieces) -> np.ndarray:
-    """Returns bool `[V]`, tokens that add nothing but whitespace between two words."""
+    """Returns bool `[V]`, tokens that add only whitespace between two words."""
     blank = np.zeros(tokenizer.vocab_size, bool)
     plain = tokenizer.decode([*word, *word])
     for i in set(range(tokenizer.vocab_size)) - {*tokenizer.marks.values(), *tokenizer.stops}:
@@ -266,8 +266,8 @@ def _running_sum(values: Array) -> Array:
 class _Trie(NamedTuple):
     """A tree of token sequences in arrays, as a double array (Aoe, 1989).
 
-    A node is a cell; its child by a token of kind k is cell `base[node] + k` where `parent` of that cell is the node.
-    The root is cell 0. Kinds count the tokens that occur from 1, so that the arrays do not grow with the vocabulary.
+    A node is a cell; its child by a token of kind k is cell `base[node] + k` if `parent` of that cell is the node. The
+    root is cell 0. Kinds number the tokens that occur from 1, so that the arrays do not grow with the vocabulary.
     """
 
     base: np.ndarray
@@ -292,7 +292,7 @@ def _make_trie(rows: Mapping[Pieces, Any], vocab_size: int) -> _Trie:
                 words.append(-1)
             node = children[node][k]
         words[node] = word
-    # Parents come before their children. The first fit from the first free cell on packs tightly.
+    # Parents come before their children. The first fit from the first free cell packs tightly.
     cell, bases, used, free = [0] * len(children), [0] * len(children), {0}, 1
     for node, kids in enumerate(children):
         if kids:
@@ -312,7 +312,7 @@ def _make_trie(rows: Mapping[Pieces, Any], vocab_size: int) -> _Trie:
 
 
 def _longest_match(trie: _Trie, kinds: Array) -> tuple[Array, Array]:
-    """Returns the longest word that begins the kinds `[trie.depth]` and its number of tokens; -1 and 0 without one."""
+    """Returns the longest word at the start of kinds `[trie.depth]`, and its number of tokens; -1 and 0 if none."""
     base, parent, words = (jnp.asarray(array) for array in (trie.base, trie.parent, trie.word))
     node, word, size = jnp.zeros((), jnp.int32), jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32)
     alive = jnp.ones((), bool)
@@ -337,7 +337,7 @@ def _make_parse(rows: Mapping[Pieces, int], blanks: np.ndarray, tokenizer: Token
         kind = jnp.pad(kind, (0, trie.depth))
         num_places = tokens.shape[0]
         place = jnp.where(blank, num_places, jnp.arange(num_places, dtype=jnp.int32))
-        # The next place, from each one on, that is no blank.
+        # The next place, from each one on, that is not blank.
         solid = jnp.pad(jax.lax.cummin(place, reverse=True), (0, 1), constant_values=num_places)
 
         def read(start: Array, _: None) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""LIMI (Xiao et al., 2025): few transcripts, chosen among many because they are complete, long, and recover."""
+"""LIMI (Xiao et al., 2025): few transcripts, selected from many because they are complete, long, and recover."""
 
 from collections.abc import Callable
 
@@ -11,27 +11,27 @@ from jaxagents.ops.checks import require_positive
 from jaxagents.types import Array, Collector, Environment, LanguagePolicy
 
 Score = Callable[[Replay], Array]
-"""`(P transcripts) -> float32 [P]`, of which the largest are chosen, and of equal ones the first."""
+"""`(P transcripts) -> float32 [P]`; those with the largest scores are selected, with ties in order."""
 
 
 def complete_and_long(played: Replay) -> Array:
-    """Scores transcripts that end in success by their turns and their mistakes; others not at all."""
+    """Scores transcripts that end in success by their numbers of turns and mistakes; others get -1."""
     turns, mistakes = (jnp.sum(leaf, axis=1, dtype=jnp.float32) for leaf in (played.live, played.mistaken))
     return jnp.where(played.success, turns + mistakes, -1.0)
 
 
 def longest(played: Replay) -> Array:
-    """Scores transcripts by their turns."""
+    """Scores transcripts by their numbers of turns."""
     return jnp.sum(played.live, axis=1, dtype=jnp.float32)
 
 
 def any_transcript(played: Replay) -> Array:
-    """Scores all transcripts the same."""
+    """Scores all transcripts equally."""
     return jnp.zeros(played.success.shape[0])
 
 
 def verified(played: Replay) -> Array:
-    """Scores transcripts that end in what the task asked for; others not at all (APIGen-MT)."""
+    """Scores transcripts that end in success with 1, others with 0 (APIGen-MT)."""
     return played.success.astype(jnp.float32)
 
 
@@ -47,24 +47,25 @@ def make_selection_collector(
     level: int | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of the best of an expert's transcripts, which are chosen once.
+    """Makes a collector of the best transcripts of an expert, which are selected once.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used.
-        num_episodes: per batch, over all devices.
-        score: what makes a transcript good.
-        num_candidates: P, transcripts that are chosen from.
-        num_transcripts: that are chosen.
-        noise: of the expert, see `demonstrations.make_demonstrations`.
-        level: of the tasks; None draws it.
-        transcripts_seed: of the candidates, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used.
+        num_episodes: number of episodes per batch, over all devices.
+        score: quality of transcripts.
+        num_candidates: P, number of transcripts to select from.
+        num_transcripts: number of transcripts that are selected.
+        noise: noise of the expert, see `demonstrations.make_demonstrations`.
+        level: level of the tasks; None: random.
+        transcripts_seed: seed of the candidates, the same in every run and stage; None: every run has its own
+            candidates.
 
     Returns:
         The collector; its batches are `Episode`s.
 
     Raises:
-        ValueError: a count is not positive, or more are chosen than there are.
+        ValueError: a count is not positive, or more transcripts are selected than there are.
 
     References:
         Xiao et al. (2025), "LIMI: Less is More for Agency", section 3.

@@ -1,4 +1,4 @@
-"""Tools of MCP servers (Model Context Protocol) for conversations; needs the extra `mcp`."""
+"""Tools of MCP servers (Model Context Protocol) for conversations; requires the extra `mcp`."""
 
 import asyncio
 import threading
@@ -19,20 +19,20 @@ def mcp_tools(
 ) -> list[Tool]:
     """Connects to an MCP server, and returns its tools.
 
-    One connection serves all environments and conversations of this process, and ends with it.
+    One connection serves all environments and conversations of this process, and lasts as long as the process.
 
     Args:
-        command: that starts a server which speaks on its standard streams, such as `[python, my_server.py]`.
-        url: of a server that is there, by streamable HTTP; either this or `command`.
-        names: of the tools to take; None takes all.
-        seconds: that connecting may take.
+        command: command that starts a server on its standard streams, such as `[python, my_server.py]`.
+        url: URL of a running server, by streamable HTTP; either this or `command`.
+        names: names of the tools to use; None: all.
+        seconds: time limit in seconds for connecting.
 
     Returns:
-        The tools, with the server's descriptions and schemas. What a call returns is its text; a part that is no text,
-        such as an image, is named in brackets. An error of the server fails the call.
+        The tools, with the server's descriptions and schemas. A call returns text; parts that are not text, such as
+        images, are named in brackets. An error from the server makes the call fail.
 
     Raises:
-        ValueError: neither or both of `command` and `url`, no connection, or a name that the server does not have.
+        ValueError: neither or both of `command` and `url` are given, the connection fails, or the server lacks a name.
 
     References:
         Model Context Protocol, modelcontextprotocol.io.
@@ -62,7 +62,7 @@ def mcp_tools(
 
 @cache
 def _connect(command: tuple[str, ...] | None, url: str | None, seconds: float) -> tuple[Any, Any, list[Any]]:
-    """Returns the event loop of a connection, which runs in a thread of its own, its client and the server's tools."""
+    """Returns the event loop of a connection, which runs in its own thread, its client, and the server's tools."""
     try:
         import mcp
     except ModuleNotFoundError as error:
@@ -79,7 +79,7 @@ def _connect(command: tuple[str, ...] | None, url: str | None, seconds: float) -
                     page = await client.list_tools(cursor=page.next_cursor)
                     found += page.tools
                 ready.set_result((client, found))
-                await asyncio.Event().wait()  # For as long as the process lives.
+                await asyncio.Event().wait()  # Waits as long as the process lives.
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(error)
@@ -104,7 +104,7 @@ def _call(loop: Any, client: Any, name: str, /, **arguments: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the innermost message of an error, which task groups wrap."""
+    """Returns the innermost message of an error that task groups have wrapped."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(str(error).split()) or type(error).__name__

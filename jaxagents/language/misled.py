@@ -1,4 +1,4 @@
-"""Belief augmentation (AIDSAFE, Kumarage et al., 2025): own episodes under a false belief, beside the expert's."""
+"""Belief augmentation (AIDSAFE, Kumarage et al., 2025): own episodes under a false belief, next to the expert's."""
 
 from collections.abc import Sequence
 
@@ -26,21 +26,21 @@ def make_misled_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of own episodes under a misleading hint, written as if there had been none, and the expert's.
+    """Makes a collector of own episodes under a misleading hint, recorded without the hint, and of expert episodes.
 
     Args:
-        environment: a text world whose tasks have a `hint`, such as a desk with house rules, in which chance has no
-            part after the start.
-        policy: acts, and is misled.
-        num_groups: tasks per batch, over all devices.
-        group_size: own episodes per task.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: text world whose tasks have a `hint`, such as a desk with house rules, without chance after the
+            start.
+        policy: policy that acts, and is misled.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of own episodes per task.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
 
     Returns:
-        The collector; its batches are `Demonstrated`, its steps own episodes.
+        The collector; its batches are `Demonstrated`, its steps are own episodes.
 
     Raises:
         ValueError: a count is not positive, or the world gives no hints.

@@ -1,4 +1,4 @@
-"""AgentRefine (Fu et al., 2025): transcripts with mistakes and their repair, whose mistakes are not learned."""
+"""AgentRefine (Fu et al., 2025): transcripts with mistakes and their repair, in which mistakes are not learned."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,31 +40,31 @@ def make_mistake_collector(
     num_transcripts: int | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of an expert's transcripts with mistakes, of which the repair is learned and not the mistake.
+    """Makes a collector of expert transcripts with mistakes, of which the repair is learned but not the mistake.
 
-    `L = -sum_t I(t) log p(thought_t, action_t | history)`, I(t) = 0 in the turns that are mistakes, else 1. Mistakes
-    stay in the history with what the world answers. In the turn after one, a reflection is thought first, where the
-    layout has room for thoughts.
+    `L = -sum_t I(t) log p(thought_t, action_t | history)`, I(t) = 0 in turns that are mistakes, else 1. Mistakes stay
+    in the history, with the world's responses. The turn after a mistake begins with a reflection, if the layout has
+    room for thoughts.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used.
-        num_episodes: per batch, over all devices.
-        noise: probability, per turn, of a random admissible action in place of the expert's.
-        mask_mistakes: false learns mistakes, too.
-        reflects: false thinks nothing but the expert's thought after a mistake.
-        min_mistakes: that a transcript must have, and end in success: the first one of `num_attempts` that does is
-            taken; where none does, one that succeeds.
-        num_attempts: transcripts of a task that are made.
-        level: of the tasks; a list is gone through in turn.
-        num_transcripts: how many different ones there are in all; None makes new ones for every batch.
-        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used.
+        num_episodes: number of episodes per batch, over all devices.
+        noise: probability, per turn, of a random admissible action instead of the expert's.
+        mask_mistakes: whether mistakes are excluded from learning.
+        reflects: whether a reflection precedes the expert's thought after a mistake.
+        min_mistakes: number of mistakes that a successful transcript must have: the first such one of `num_attempts` is
+            used; if there is none, a successful one.
+        num_attempts: number of transcripts that are made per task.
+        level: level of the tasks; a list is cycled through.
+        num_transcripts: number of different tasks in total; None: new ones for every batch.
+        transcripts_seed: seed of a fixed set, the same in every run and stage; None: every run has its own set.
 
     Returns:
-        The collector; its batches are `Episode`s. `mistake_rate` is that of the turns.
+        The collector; its batches are `Episode`s. `mistake_rate` is the fraction of turns that are mistakes.
 
     Raises:
-        ValueError: a count is not positive, `noise` is no probability, or see `with_interventions` and
+        ValueError: a count is not positive, `noise` is not a probability, or see `with_interventions` and
             `make_transcriber`.
 
     References:
@@ -113,17 +113,18 @@ def make_set_collector(
     select: Callable[[Callable[[Array], Replay]], dict[str, Array]],
     draw: Callable[[Array, dict[str, Array]], Array],
 ) -> Collector:
-    """Makes a collector of draws from a fixed set of a noisy expert's transcripts.
+    """Makes a collector of samples from a fixed set of a noisy expert's transcripts.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used.
-        num_episodes: per batch, over all devices.
-        noise: of the expert, see `noisy_expert`.
-        levels: `(item int32 [N]) -> int32 [N]`, of the tasks of transcripts by their numbers in the set; None draws it.
-        transcripts_seed: of the set, the same in every run and stage; None gives every run its own.
-        select: `(play) -> vectors by name`, once, with `play` from items to what was played; from them `draw` draws.
-        draw: `(key, selected) -> item int32`, for every row of a batch.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used.
+        num_episodes: number of episodes per batch, over all devices.
+        noise: noise of the expert, see `noisy_expert`.
+        levels: `(item int32 [N]) -> int32 [N]`, levels of the tasks of transcripts by their index in the set; None:
+            random.
+        transcripts_seed: seed of the set, the same in every run and stage; None: every run has its own set.
+        select: `(play) -> vectors by name`, called once, with `play` from items to their replays; input of `draw`.
+        draw: `(key, selected) -> item int32`, called for every row of a batch.
 
     Returns:
         The collector; its batches are `Episode`s.
@@ -140,7 +141,7 @@ def make_set_collector(
     def init(key: Array, params: Params) -> PyTree:
         del params
         set_key = key if transcripts_seed is None else jax.random.key(transcripts_seed)
-        # The same in every row: devices split the state of a collector.
+        # The same in every row, because devices split the state of a collector.
         of_rows = {"set_key": jax.random.key_data(set_key)} | select(lambda item: play(set_key, item)[2])
         rows = jnp.arange(num_episodes, dtype=jnp.int32)
         return {"index": rows} | jax.tree.map(lambda leaf: jnp.tile(leaf[None], (num_episodes, 1)), of_rows)
@@ -158,11 +159,11 @@ def make_set_collector(
 
 
 def noisy_expert(environment: Environment, noise: float) -> Intervene:
-    """Returns the intervention of an expert who takes a random admissible action now and then."""
+    """Returns an intervention: an expert that takes a random admissible action with probability `noise`."""
 
     def act(key: Array, state: State, action: Array, after_mistake: Array, right: Array) -> Array:
         del action, after_mistake
-        _, noise_key, draw_key = jax.random.split(key, 3)  # Three, for the same mistakes as in stored runs.
+        _, noise_key, draw_key = jax.random.split(key, 3)  # Three, to get the same mistakes as in stored runs.
         drawn = draw_admissible(environment, draw_key, state)
         return jnp.where(jax.random.bernoulli(noise_key, noise), drawn, right)
 
@@ -170,13 +171,13 @@ def noisy_expert(environment: Environment, noise: float) -> Intervene:
 
 
 def draw_admissible(environment: Environment, key: Array, state: State) -> Array:
-    """Draws an admissible action, int32 `[M]`; any listed one where the world cannot say which are."""
+    """Draws an admissible action, int32 `[M]`; any listed one if the world cannot tell which are admissible."""
     text = environment.text
     return draw_action(text, key, state, None) if text.draw is None else text.draw(key, state)
 
 
 def _choose(environment: Environment, num_turns: int, start: PyTree, num_attempts: int, min_mistakes: int) -> Replay:
-    """Lets the expert play every task several times, and returns the first transcript that will do."""
+    """Lets the expert play every task several times, and returns the first suitable transcript."""
 
     def attempt(number: Array) -> Replay:
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(jax.random.wrap_key_data(start[0].key), number)

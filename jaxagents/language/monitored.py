@@ -1,4 +1,4 @@
-"""A monitor of thoughts (Baker et al., 2025): rewards are less where a thought says what it should not."""
+"""A monitor of thoughts (Baker et al., 2025): rewards are reduced if a thought contains forbidden words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,23 +19,23 @@ def make_monitored_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of dialogues that pays `r_t - penalty [the thought of turn t has one of the words]`.
+    """Makes a collector of dialogues with rewards `r_t - penalty [the thought of turn t has one of the words]`.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts, and thinks.
-        words: that the monitor looks for. A thought that cannot be read has none.
-        penalty: lambda, in units of the reward; 0 watches only.
+        environment: unbatched text world.
+        policy: policy that acts and thinks.
+        words: words that the monitor looks for. A thought that cannot be parsed has none.
+        penalty: lambda, in units of the reward; 0: only monitors.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it.
+        **options: further arguments of that function.
 
     Returns:
-        The collector. Further metrics: `flagged`, the share of episodes with such a thought, and of every one of
-        `parts` the share of episodes in which it is reported, flagged or not (`<part>`) and not flagged
+        The collector. Further metrics: `flagged`, the fraction of episodes with such a thought, and for each of `parts`
+        the fraction of episodes in which it is reported, flagged or not (`<part>`) and not flagged
         (`unflagged_<part>`).
 
     Raises:
-        ValueError: there is no room for thoughts, or a word that the world does not have.
+        ValueError: there is no room for thoughts, or the world lacks a word.
 
     References:
         Baker et al. (2025), "Monitoring Reasoning Models for Misbehavior and the Risks of Promoting Obfuscation".
@@ -65,5 +65,5 @@ def make_monitored_collector(
 
 
 def flag(thoughts: Array, ids: Array) -> Array:
-    """Returns which thoughts, int32 `[B, T, H]`, have one of the words, int32 `[W]`; bool `[B, T]`."""
+    """Returns which thoughts, int32 `[B, T, H]`, contain one of the words, int32 `[W]`; bool `[B, T]`."""
     return jnp.any(jnp.isin(thoughts, ids), axis=2)

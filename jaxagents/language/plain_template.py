@@ -1,4 +1,4 @@
-"""A chat template and a tokenizer for models that are trained from scratch, in the form of those of Qwen."""
+"""A chat template and a tokenizer for models that are trained from scratch, in the format of Qwen's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,23 +32,23 @@ _TEMPLATE = r"""
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
 
-_FRAMES = (  # What stands around texts, as often as training needs to make tokens of it.
+_FRAMES = (  # Text around messages, repeated often enough that training makes tokens of it.
     *("system\n", "user\n", "assistant\n", '\n{"name": "', '", "arguments": {"', '"}}\n'),
 ) * 8
 
 
 def make_plain_reader(texts: Sequence[str], *, vocab_size: int = 512) -> TemplateReader:
-    """Trains a tokenizer of bytes and their pairs on some texts; the same texts give the same tokens.
+    """Trains a byte-pair tokenizer on texts; the same texts give the same tokens.
 
     Args:
-        texts: that will be encoded, such as prompts and answers.
-        vocab_size: at most; all text can be written with 263 and more.
+        texts: texts that will be encoded, such as prompts and answers.
+        vocab_size: largest size of the vocabulary; all text can be written with at least 263.
 
     Returns:
-        The reader of its template.
+        The reader of the tokenizer's chat template.
 
     Raises:
-        ValueError: the vocabulary cannot hold the bytes and the marks.
+        ValueError: the vocabulary is too small for the bytes and the marks.
     """
     smallest = 256 + len(_SPECIAL) + len(_TAGS)
     if vocab_size < smallest:

@@ -1,4 +1,4 @@
-"""Whole episodes of a language policy, compiled."""
+"""Complete episodes of a language policy, compiled."""
 
 from collections.abc import Callable
 
@@ -20,18 +20,18 @@ def make_player(
     held_out: bool = True,
     level: int | None = None,
 ) -> Callable[[Params, Array], Episode]:
-    """Makes the compiled function that plays whole episodes, each on a task of its own.
+    """Makes the compiled function that plays complete episodes, each on its own task.
 
     Args:
-        environment: a text world.
-        policy: acts.
-        num_episodes: B.
-        greedy: True takes the most probable tokens, False samples.
-        held_out: tasks that training never sees.
-        level: difficulty of the tasks; None draws it.
+        environment: text world.
+        policy: policy that acts.
+        num_episodes: B, number of episodes.
+        greedy: whether to take the most probable tokens instead of sampling.
+        held_out: whether to use tasks that training never sees.
+        level: level of the tasks; None: random.
 
     Returns:
-        `(params, key) -> Episode`; the key fixes tasks and randomness.
+        `(params, key) -> Episode`; the key determines tasks and randomness.
 
     Raises:
         ValueError: `num_episodes` is not positive, or see `make_dialogue`.

@@ -1,4 +1,4 @@
-"""A language policy: a model, a tokenizer and the words of a world, with room for its episodes."""
+"""A language policy: a model, a tokenizer and the words of a world, with a layout for its episodes."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,22 +24,22 @@ def make_language_policy(
     """Makes a policy that speaks the words of a world.
 
     Args:
-        environment: a text world.
+        environment: text world.
         tokenizer: `(words) -> Tokenizer`.
         model: `(vocab_size) -> LanguageModel`.
-        context_turns: turns of the own seat that are seen, the present one included; None sees all. With 1, and no
-            prompt, turns are independent inputs of the model: fastest, and enough where an observation says everything.
-        num_turns: turns after which episodes are cut; None for the world's own limit.
-        thought_tokens: most tokens of a thought before every action; 0 for none.
-        action_tokens: most tokens of an action with its end mark; None for what the longest action needs.
-        prompt: says the prompt of the task first, where the world has one.
+        context_turns: number of own turns that are visible, including the current one; None: all. With 1 and no prompt,
+            turns are independent inputs of the model: fastest, and sufficient if an observation contains everything.
+        num_turns: number of turns after which episodes are cut off; None: the world's limit.
+        thought_tokens: largest number of tokens of a thought before every action; 0: no thoughts.
+        action_tokens: largest number of tokens of an action with its end mark; None: that of the longest action.
+        prompt: whether the task's prompt comes first, if the world has one.
 
     Returns:
         The policy.
 
     Raises:
-        ValueError: the environment is no text world, the tokenizer lacks a mark or cannot tell words apart, the actions
-            do not fit, or the model has fewer positions than an episode needs.
+        ValueError: the environment is not a text world, the tokenizer lacks a mark or cannot distinguish words, the
+            actions do not fit, or the model has fewer positions than an episode needs.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")
@@ -86,14 +86,14 @@ def _require_marks(tokenizer: Tokenizer) -> None:
 
 
 def observation_tokens(environment: Environment, lexicon: Lexicon) -> int:
-    """Returns the tokens of the longest observation."""
+    """Returns the number of tokens of the longest observation."""
     if environment.text.patterns is None:
         return lexicon.max_tokens(environment.observation_space.shape[0])
     return max(map(lexicon.max_tokens, environment.text.patterns.observation))
 
 
 def prompt_tokens(environment: Environment, lexicon: Lexicon) -> int:
-    """Returns the tokens of the longest prompt; 0 where a world has none."""
+    """Returns the number of tokens of the longest prompt; 0 if the world has none."""
     if environment.text.prompt is None:
         return 0
     if environment.text.patterns is not None:

@@ -1,4 +1,4 @@
-"""Rows of prompts of the user's own, with any further columns: JSON lines, parquet, data sets of Hugging Face."""
+"""Rows of the user's prompts, with any further columns: JSON lines, Parquet, Hugging Face data sets."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class PromptRows(NamedTuple):
-    """Prompts and what is known of each.
+    """Prompts and further columns.
 
     Attributes:
-        prompts: a text, or messages up to where the assistant speaks.
-        columns: by name, a list with an entry per row; None where a row lacks it.
-        places: says where a row stands, for messages.
+        prompts: texts, or lists of messages up to where the assistant speaks.
+        columns: lists with one entry per row, by name; None if a row lacks it.
+        places: returns the place of a row in its file, for messages.
     """
 
     prompts: list[Prompt]
@@ -24,21 +24,21 @@ class PromptRows(NamedTuple):
 
 
 def read_prompt_rows(path: str | Path | None, rows: Sequence[Mapping[str, Any]] = ()) -> PromptRows:
-    """Reads rows `{"prompt": ..., "answer": ..., ...}`; `messages` may stand in place of `prompt`.
+    """Reads rows `{"prompt": ..., "answer": ..., ...}`, with `prompt` or `messages`.
 
-    A prompt is a text, a number, or a list of messages `{"role": ..., "content": ...}`. What the assistant says at the
-    end of a list is left out, and is the answer where there is no column `answer`.
+    A prompt is a text, a number, or a list of messages `{"role": ..., "content": ...}`. Assistant messages at the end
+    of a list are removed; without a column `answer`, the first of them is the answer.
 
     Args:
-        path: of a file `.jsonl` (or `.json`, with one object per line), of a file `.parquet`, or of a folder that
-            `Dataset.save_to_disk` wrote.
-        rows: the same, in Python; they do not count where there is a path.
+        path: path of a file `.jsonl` (or `.json`, with one object per line), of a file `.parquet`, or of a folder
+            written by `Dataset.save_to_disk`.
+        rows: the rows themselves, which are ignored if there is a path.
 
     Returns:
         The rows.
 
     Raises:
-        ValueError: there are none, or one is damaged, with its place.
+        ValueError: there are none, or one is damaged; the message gives its place.
 
     Examples:
         >>> rows = read_prompt_rows(None, [{"prompt": "2 + 2?", "answer": 4}, {"prompt": 7, "level": "easy"}])
@@ -68,7 +68,7 @@ def read_prompt_rows(path: str | Path | None, rows: Sequence[Mapping[str, Any]] 
 
 
 def join_rows(one: PromptRows, other: PromptRows) -> PromptRows:
-    """Puts rows behind others; a column that only some have is None in the rest."""
+    """Appends rows to others; a column that only some rows have is None in the rest."""
     count = len(one.prompts)
 
     def column(rows: PromptRows, name: str) -> list[Any]:
@@ -127,7 +127,7 @@ def _read_table(file: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _read_prompt(row: Any, place: str) -> tuple[Prompt, str | None]:
-    """Returns the prompt of a row, and what the assistant says at its end."""
+    """Returns the prompt of a row, and the assistant's text at its end."""
     if not isinstance(row, Mapping):
         raise ValueError(f'`environment.path` must hold objects, got {row!r} in {place}; try {{"prompt": "..."}}.')
     prompt = row.get("prompt", row.get("messages"))

@@ -26,30 +26,30 @@ def make_reflected_collector(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of own episodes of several attempts, each followed by what its last attempt is as the first.
+    """Makes a collector of own episodes of several attempts, each followed by its last attempt as a first one.
 
-    `D_M` are first attempts that are right, `D_R` later ones that are: the reflector, which has read the failure and
-    the feedback, corrects the agent. Of an own episode the last attempt is learned, be it the agent's or the
-    reflector's; the row after it is the correction alone, written from the beginning, and counts where there was one
-    and it succeeds again. `learner.select` leaves failures out.
+    `D_M` are correct first attempts, `D_R` correct later ones: the reflector, which has read the failure and the
+    feedback, corrects the agent. In an own episode, the last attempt is learned, whether it is the agent's or the
+    reflector's; the next row is only the correction, written from the beginning, and counts if there was one and it
+    succeeds again. `learner.select` drops failures.
 
     Args:
-        environment: a text world of one seat in which chance has no part after the start, and every turn is an attempt,
-            or it reports `trials` (see `environments.text.retries`).
-        policy: acts, as the agent and as the reflector.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_tasks: how many different ones there are in all; None draws new ones for every batch.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: text world of one player, without chance after the start, in which every turn is an attempt, or
+            which reports `trials` (see `environments.text.retries`).
+        policy: policy that acts, as the agent and as the reflector.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_tasks: number of different tasks in total; None: new tasks for every batch.
+        tasks_seed: seed of a fixed set of tasks, the same in every run and stage; None: every run has its own set.
 
     Returns:
-        The collector; its batches are `Episode`s of twice as many rows as were played. `corrected_fraction` of the
-        episodes have a correction.
+        The collector; its batches are `Episode`s with twice as many rows as were played. `corrected_fraction` is the
+        fraction of episodes with a correction.
 
     Raises:
-        ValueError: a count is not positive, or there is one attempt alone.
+        ValueError: a count is not positive, or there is only one attempt.
 
     References:
         Dou et al. (2024), "Re-ReST: Reflection-Reinforced Self-Training for Language Agents", section 3.
@@ -108,7 +108,7 @@ def last_attempt(episode: Episode) -> Array:
     """Returns the turn in which the last attempt of every episode begins, int32 `[B]`.
 
     Args:
-        episode: B episodes; `extras["trials"]`, float32 `[B, T]`, says after every turn how many trials have begun.
+        episode: B episodes; `extras["trials"]`, float32 `[B, T]`, is the number of trials begun after every turn.
             Without it, every turn is an attempt.
     """
     last = jnp.sum(episode.valid, axis=1) - 1
@@ -116,5 +116,5 @@ def last_attempt(episode: Episode) -> Array:
         return last
     trials = episode.extras["trials"]
     count = jnp.take_along_axis(trials, last[:, None], axis=1)
-    earlier = jnp.sum(episode.valid & (trials < count), axis=1)  # All turns before but the one that began the trial.
+    earlier = jnp.sum(episode.valid & (trials < count), axis=1)  # All before, except the one that began it.
     return earlier + (count[:, 0] > 1.0)

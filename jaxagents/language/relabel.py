@@ -1,4 +1,4 @@
-"""NNetNav (Murty et al., 2024), Learn-by-interact (Su et al., 2025): stretches of play as transcripts of own tasks."""
+"""NNetNav (Murty et al., 2024), Learn-by-interact (Su et al., 2025): segments of play as transcripts of own tasks."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -29,7 +29,7 @@ from jaxagents.types import (
 )
 
 Label = Callable[[State, State], tuple[Task, Array]]
-"""`(state of the rules before, after) -> (task, bool [])`: what a stretch of play was good for, if for anything."""
+"""`(state of the rules before, after) -> (task, bool [])`: a task that a segment of play achieved, if there is one."""
 
 
 def make_stretch_collector(
@@ -44,28 +44,29 @@ def make_stretch_collector(
     temperature: float | None = None,
     level: int | Sequence[int] | None = None,
 ) -> Collector:
-    """Makes a collector of stretches of own episodes, as transcripts of the tasks that they solved.
+    """Makes a collector of segments of own episodes, as transcripts of the tasks that they solved.
 
-    A stretch is played again from the start of its task; where this is no success it counts as none. It ends with the
-    success. `learner.only_success` leaves the others out.
+    A segment is replayed from the start of its task, and ends with the success; if it does not succeed, it is not
+    counted as a success. `learner.only_success` drops such segments.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts, on tasks of the world.
-        label: says what a stretch was good for, such as `environments.text.crafting_goals.made`.
-        num_episodes: own ones per batch, over all devices.
-        num_stretches: K, of each of them.
-        kind: "any" draws where a stretch begins and ends; "prefixes" takes the first `every`, `2 every`, ... turns, and
-            none after the first that was good for nothing.
-        every: turns between two ends of prefixes.
-        temperature: of sampling; None is 1.
-        level: of the tasks that are played; a list is gone through in turn.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts on tasks of the world.
+        label: determines the task that a segment achieved, such as `environments.text.crafting_goals.made`.
+        num_episodes: number of own episodes per batch, over all devices.
+        num_stretches: K, number of segments per episode.
+        kind: "any" draws the begin and end of a segment; "prefixes" takes the first `every`, `2 every`, ... turns, and
+            none after the first segment that achieved nothing.
+        every: number of turns between the ends of prefixes.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks that are played; a list is cycled through.
 
     Returns:
-        The collector; its batches are `Episode`s of `num_episodes * K` rows. `labelled_fraction` of them are successes.
+        The collector; its batches are `Episode`s of `num_episodes * K` rows. `labelled_fraction` is the fraction of
+        successes.
 
     Raises:
-        ValueError: a count is not positive, or an unknown kind.
+        ValueError: a count is not positive, or the kind is unknown.
 
     References:
         Murty et al. (2024), "NNetNav", section 3 (`prefixes`); Su et al. (2025), "Learn-by-interact", section 2.2.
@@ -115,12 +116,12 @@ def make_stretch_collector(
 
 
 def stretches(keys: Array, length: Array, count: int, kind: str, every: int) -> tuple[Array, Array]:
-    """Returns where stretches of N episodes begin and end, int32 `[N, count]`, in turns; empty ones begin at their end.
+    """Returns where segments of N episodes begin and end, int32 `[N, count]`, in turns; begin = end if they are empty.
 
     Args:
-        keys: `[N]`.
-        length: int32 `[N]`, turns of the episodes.
-        count: of each of them.
+        keys: keys `[N]`.
+        length: int32 `[N]`, numbers of turns of the episodes.
+        count: number of segments per episode.
         kind: see `make_stretch_collector`.
         every: see `make_stretch_collector`.
     """
@@ -137,7 +138,7 @@ def stretches(keys: Array, length: Array, count: int, kind: str, every: int) -> 
 
 def states_along(environment: Environment, start: tuple[IntervenedState, TimeStep], actions: Array) -> State:
     """Returns the states of the rules before every turn and after the last, leaves `[N, T + 1, ...]`."""
-    keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Chance has no part.
+    keys = jax.random.split(jax.random.key(0), actions.shape[0])  # Unused: there is no chance.
 
     def take(now: tuple[IntervenedState, TimeStep], given: Array) -> tuple[PyTree, State]:
         after = jax.vmap(environment.step)(keys, now[0], given)

@@ -10,15 +10,15 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, 
 
 
 def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Array | None]:
-    """Reads the actions and thoughts of every turn.
+    """Extracts the actions and thoughts of every turn.
 
     Args:
-        policy: whose tokens and layout the episodes have.
+        policy: policy whose tokens and layout the episodes have.
         episode: B episodes of T turns.
 
     Returns:
-        Actions int32 `[B, T, M]`, M the room for tokens of actions, all -1 where none can be read; and thoughts
-        `[B, T, H]`, None where the layout has no room for them.
+        Actions int32 `[B, T, M]`, with M the number of tokens for actions, all -1 if none can be parsed; and thoughts
+        `[B, T, H]`, None if the layout has no room for them.
     """
     layout, marks = policy.layout, policy.tokenizer.marks
 
@@ -31,27 +31,27 @@ def recorded_words(policy: LanguagePolicy, episode: Episode) -> tuple[Array, Arr
     actions = read_all(episode.tokens[..., start:], episode.token_mask[..., start:])
     if not layout.thought:
         return actions, None
-    first = start - 1 - layout.thought  # A mark stands between them.
+    first = start - 1 - layout.thought  # There is a mark between them.
     thoughts = read_all(episode.tokens[..., first : start - 1], episode.thought_mask[..., first : start - 1])
     return actions, thoughts
 
 
 def make_relabeling(environment: Environment, policy: LanguagePolicy) -> Callable[..., Episode]:
-    """Makes the function that plays recorded actions again, in another task or among other observations.
+    """Makes the function that replays recorded actions, on another task or with other observations.
 
-    It serves hindsight: another task that the same actions solve, such as the one whose goal they reached. Actions and
-    thoughts count as sampled, with a behaviour log-probability of zero, as those of demonstrations. Worlds in which
-    chance has a part go another way.
+    It is used for hindsight: another task that the same actions solve, such as the one whose goal they reached. Actions
+    and thoughts count as sampled, with a behaviour log-probability of zero, like those of demonstrations. In worlds
+    with chance, the replayed episode can diverge.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: whose tokens and layout the episodes have.
+        environment: unbatched text world of one player.
+        policy: policy whose tokens and layout the episodes have.
 
     Returns:
-        `(key, episode, task=None) -> Episode`, of the tasks with leaves `[B, ...]`, by default those of the episode.
+        `(key, episode, task=None) -> Episode`, on tasks with leaves `[B, ...]`, by default those of the episode.
 
     Raises:
-        ValueError: not a text world of one seat.
+        ValueError: the environment is not a text world of one player.
 
     References:
         Andrychowicz et al. (2017), "Hindsight Experience Replay".
@@ -64,7 +64,7 @@ def make_relabeling(environment: Environment, policy: LanguagePolicy) -> Callabl
         reset_keys, keys = jax.random.split(key, (2, episode.group.shape[0]))
         actions, thoughts = recorded_words(policy, episode)
         ended = episode.action_mask & policy.tokenizer.is_end(episode.tokens) & ~episode.thought_mask
-        actions = jnp.where(jnp.any(ended, axis=2, keepdims=True), actions, -1)  # What ran out of room was no action.
+        actions = jnp.where(jnp.any(ended, axis=2, keepdims=True), actions, -1)  # What ran out of room is no action.
         actions = _fit(actions, environment.action_space.shape[0])
 
         def choose(keys: Array, state: State, timestep: TimeStep, turn: Array) -> tuple[Array, Array | None, Array]:
@@ -88,7 +88,7 @@ def make_relabeling(environment: Environment, policy: LanguagePolicy) -> Callabl
 
 
 def _fit(words: Array, size: int) -> Array:
-    """Returns words, the last axis, with room for `size`; all -1 where there are more."""
+    """Returns words, the last axis, with room for `size`; all -1 if there are more."""
     missing = max(size - words.shape[-1], 0)
     words = jnp.pad(words, [(0, 0)] * (words.ndim - 1) + [(0, missing)], constant_values=-1)
     too_long = jnp.any(words[..., size:] >= 0, axis=-1, keepdims=True)

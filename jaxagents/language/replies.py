@@ -15,14 +15,15 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
     """Makes the function that answers an observation in text, see `conversation.make_answer`.
 
     Args:
-        policy: speaks.
-        environment: the text world whose words are understood.
+        policy: policy that speaks.
+        environment: text world whose words are understood.
 
     Returns:
-        `(params, text, carry=None, *, prompt=None, key=None) -> (reply, carry)`. `carry` is what the last call gave,
-        None at the start of a conversation; there, `prompt`, the prompt of a task, is read first. The reply is empty
-        where no action could be read from the answer. Without `key` the most probable tokens are generated, with one
-        they are sampled. ValueError where the world lacks a word, with the nearest ones, or the text is too long.
+        `(params, text, carry=None, *, prompt=None, key=None) -> (reply, carry)`. `carry` is returned by the previous
+        call, None at the start of a conversation; there, `prompt`, the prompt of a task, is read first. The reply is
+        empty if no action could be parsed from the answer. Without `key` the most probable tokens are generated, with a
+        key they are sampled. Raises a ValueError if the world lacks a word, with the nearest ones, or the text is too
+        long.
     """
     interface, read = environment.text, policy.lexicon.encode_words
     answer = make_answer(policy, environment.action_space.shape[0])
@@ -45,13 +46,13 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
         """Answers an observation of the text world, in the world's words.
 
         Args:
-            text: the observation.
-            carry: what the last call returned, None at the start of an episode.
-            prompt: of the task, where the world has one; it is read at the start.
-            key: to sample; without, the most probable tokens are generated.
+            text: text of the observation.
+            carry: result of the previous call, None at the start of an episode.
+            prompt: prompt of the task, if the world has one; it is read at the start.
+            key: key for sampling; without it, the most probable tokens are generated.
 
         Returns:
-            The action, empty where none could be read, and the carry for the next call.
+            The action, empty if none could be parsed, and the carry for the next call.
 
         Raises:
             ValueError: the world lacks a word, or the text is too long.
@@ -68,7 +69,7 @@ def make_reply(policy: LanguagePolicy, environment: Environment) -> Callable[...
 
 
 def refuse_text(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function of `(params, observation, ...)` in word ids refuse text, and say what takes it."""
+    """Makes a function of `(params, observation, ...)` in word ids refuse text, and name the functions that take it."""
 
     @wraps(answer)
     def answer_ids(params: Params, observation: Any, *others: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""UI-AGILE (Lian et al., 2025): groups that all fail play easier forms of their task, so that they teach something."""
+"""UI-AGILE (Lian et al., 2025): groups that fail completely play easier variants of their task, to learn from them."""
 
 from typing import Any
 
@@ -27,28 +27,29 @@ def make_resampled_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector that plays failed groups again, on tasks that are easier with every try.
+    """Makes a collector that replays failed groups, on tasks that become easier with every try.
 
-    A group failed where no episode of it earned more than `above`. It takes the place of the one before, and is learned
-    from whether or not it failed again.
+    A group has failed if none of its episodes has a return above `above`. The new group replaces the previous one, and
+    is used for learning whether or not it failed again.
 
     Args:
-        environment: a text world of one seat that has easier tasks (`World.easier`).
-        policy: acts.
-        num_groups: tasks per batch, over all devices.
-        group_size: episodes per task.
-        num_tries: most tries of a task, the first one included.
-        num_again: most groups of a batch that are played again at once, the first ones; None is a quarter.
-        above: return that an episode must exceed.
+        environment: text world of one player that has easier tasks (`World.easier`).
+        policy: policy that acts.
+        num_groups: number of tasks per batch, over all devices.
+        group_size: number of episodes per task.
+        num_tries: largest number of tries per task, including the first one.
+        num_again: largest number of groups of a batch that are replayed at once, the first failed ones; None: a
+            quarter.
+        above: return that at least one episode must exceed.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it, without `parts`.
+        **options: further arguments of that function, except `parts`.
 
     Returns:
-        The collector; all episodes that are played count. Metrics are those of the first tries, and `failed_groups` the
-        share that failed in the first and in the last one (`failed_groups_left`).
+        The collector; all episodes that are played count. Metrics are those of the first tries, and the fractions of
+        groups that failed in the first try (`failed_groups`) and in the last one (`failed_groups_left`).
 
     Raises:
-        ValueError: a world without easier tasks, several seats, or a count that is not positive.
+        ValueError: the world has no easier tasks or several players, or a count is not positive.
     """
     rules = None if environment.text is None else environment.text.rules
     if rules is None or rules.easier is None or environment.num_players > 1:
@@ -89,7 +90,7 @@ def make_resampled_collector(
             episode = jax.tree.map(
                 lambda leaf, new: leaf.at[index].set(where_rows(rows, new, leaf[index])), episode, fresh
             )
-            # Places that no failed group takes are played for nothing, and nothing comes of them.
+            # Places without a failed group are played in vain, and their episodes are dropped.
             played = fresh.replace(
                 valid=fresh.valid & rows[:, None], action_mask=fresh.action_mask & rows[:, None, None]
             )

@@ -1,4 +1,4 @@
-"""Log-probabilities of given strings after every turn, and what turns gain of them (IGPO, Wang et al., 2025)."""
+"""Log-probabilities of given strings after every turn, and the turns' gains in them (IGPO, Wang et al., 2025)."""
 
 from typing import Any
 
@@ -31,15 +31,15 @@ def string_log_probs(
     """Computes the mean log-probability of the tokens of a string in place of the action of every turn.
 
     Args:
-        policy: whose tokens and layout the episodes have.
-        params: of its model.
+        policy: policy whose tokens and layout the episodes have.
+        params: parameters of its model.
         episode: B episodes of T turns.
-        words: int32 `[B, M]` word ids, a string for every episode.
-        prefix_tokens: first tokens of it that are given and not scored.
+        words: int32 `[B, M]` word ids, one string per episode.
+        prefix_tokens: number of first tokens of the string that are given and not scored.
 
     Returns:
-        float32 `[B, T]`; the context of turn t is all up to its observation, without its thought. The mark that ends an
-        action is not scored. Zero where the turn did not take place.
+        float32 `[B, T]`; the context of turn t is everything up to its observation, without its thought. The mark that
+        ends an action is not scored. Zero if the turn did not take place.
     """
     num_rows, num_turns, size = episode.tokens.shape
     forced = _force(policy, episode, words)
@@ -52,7 +52,7 @@ def string_log_probs(
         return jnp.asarray(score_tokens(policy.model, params, rows, policy.layout, fields=("log_prob",)).log_prob)
 
     def score_turn(turn: Array, length: int) -> Array:
-        """Returns `[B, S]`, of the string in one turn; later ones are not seen."""
+        """Returns `[B, S]` for the string in one turn; later turns are not visible."""
         here = (jnp.arange(num_turns) == turn)[None, :, None]
         replaced = {name: jnp.where(here, getattr(forced, name), getattr(episode, name)) for name in _REPLACED}
         return jax.lax.dynamic_index_in_dim(score(episode.replace(**replaced), length), turn, axis=1, keepdims=False)
@@ -61,7 +61,7 @@ def string_log_probs(
         changed = episode.replace(**{name: getattr(forced, name) for name in _REPLACED})
         log_prob = unfold(policy.layout, score(changed, 1))
     else:
-        # Of the first turns, the model reads no more than a quarter, half or three quarters of an episode.
+        # For the first turns, the model reads only a quarter, half or three quarters of an episode.
         ends = sorted({-(-num_turns * i // _NUM_LENGTHS) for i in range(1, _NUM_LENGTHS + 1)})
         parts = [
             jax.lax.map(lambda turn, end=end: score_turn(turn, end), jnp.arange(begin, end))
@@ -90,7 +90,7 @@ def _force(policy: LanguagePolicy, episode: Episode, words: Array) -> Turn:
 
 
 def last_words_of_expert(environment: Environment, key: Array, task: Task) -> Array:
-    """Returns what the expert of a world says in its last turn, int32 `[M]`: the answer, where a world asks for one."""
+    """Returns the expert's last action in a world, int32 `[M]`: the answer, if the world asks for one."""
     state, timestep = environment.reset(key, task)
 
     def step(loop: tuple[PyTree, Array, Array], number: Array) -> tuple[tuple[PyTree, Array, Array], None]:
@@ -113,24 +113,24 @@ def make_scored_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector that scores the answer to the task after every turn, by the policy that acts.
+    """Makes a collector that scores the answer to the task after every turn, under the policy that acts.
 
-    With p_t the geometric mean of the probabilities of the tokens of the answer, were it given in turn t, the
-    information gain of a turn is `p_{t + 1} - p_t`, and zero in the last turn of an episode.
+    With p_t the geometric mean of the probabilities of the answer's tokens, if it were given in turn t, the information
+    gain of a turn is `p_{t + 1} - p_t`, and zero in the last turn of an episode.
 
     Args:
-        environment: a text world of one seat, whose expert ends with the answer.
-        policy: acts.
-        prefix_tokens: first tokens of the answer that are given, such as the word "answer".
+        environment: text world of one player, whose expert ends with the answer.
+        policy: policy that acts.
+        prefix_tokens: number of first tokens of the answer that are given, such as the word "answer".
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it.
+        **options: further arguments of that function.
 
     Returns:
-        The collector; its episodes have the `extras` `answer_log_prob` and `information_gain`, float32 `[B, T]`, the
-        second of which `advantage=turn_scores` reads. A metric has the mean gain of all turns but the last.
+        The collector; its episodes have the `extras` `answer_log_prob` and `information_gain`, float32 `[B, T]`; the
+        latter is used by `advantage=turn_scores`. A metric is the mean gain of all turns except the last.
 
     Raises:
-        ValueError: a game of several seats, or no token of an action is left to be scored.
+        ValueError: the world is a game of several players, or no token of an action is left to be scored.
 
     References:
         Wang et al. (2025), "Information Gain-based Policy Optimization", eq. 3 and 4.
@@ -154,6 +154,6 @@ def make_scored_collector(
 
 
 def information_gain(log_prob: Array, valid: Array) -> Array:
-    """Computes `exp(log_prob_{t + 1}) - exp(log_prob_t)`, `[B, T]`, of turns that another one follows, 0 of others."""
+    """Computes `exp(log_prob_{t + 1}) - exp(log_prob_t)`, `[B, T]`, for turns with a following turn, else 0."""
     probability, followed = jnp.exp(log_prob), jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))
     return jnp.where(followed & valid, jnp.roll(probability, -1, axis=1) - probability, 0.0)

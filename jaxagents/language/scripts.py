@@ -1,4 +1,4 @@
-"""Episodes of given actions, in the tokens of a language policy that does not act itself."""
+"""Episodes of given actions, as tokens of a language policy that does not act itself."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, 
 
 Choose = Callable[[Array, State, TimeStep, Array], tuple[Array, Array | None, Array | bool]]
 """`(keys [N], state, timestep, turn int32 []) -> (action int32 [N, M], thought int32 [N, H] or None, speaks bool [N])`;
-who is silent ends."""
+rows that do not speak end."""
 
 
 def play_script(
@@ -36,19 +36,19 @@ def play_script(
 ) -> Episode:
     """Plays N episodes of given actions and thoughts, without a model.
 
-    `language.dialogue.make_dialogue` plays episodes whose first actions are given, and the others a model's.
+    `language.dialogue.make_dialogue` plays episodes in which the first actions are given, and the others a model's.
 
     Args:
-        environment: a text world, single instance.
-        policy: whose tokens and layout are used.
-        choose: gives them; thoughts are None where the layout has no room for them.
-        keys: `[N]`.
-        task: leaves `[N, ...]`.
-        start: state and time step of the environment, leaves `[N, ...]`.
-        group: int32 `[N]`.
+        environment: unbatched text world.
+        policy: policy whose tokens and layout are used.
+        choose: provides actions and thoughts; thoughts are None if the layout has no room for them.
+        keys: keys `[N]`.
+        task: tasks, leaves `[N, ...]`.
+        start: states and time steps of the environment, leaves `[N, ...]`.
+        group: int32 `[N]`, groups of the episodes.
 
     Returns:
-        The episodes. What is thought and done counts as sampled, with a behaviour log-probability of zero.
+        The episodes. Thoughts and actions count as sampled, with a behaviour log-probability of zero.
     """
     layout = policy.layout
     prompts = render_prompts(environment, policy, task)

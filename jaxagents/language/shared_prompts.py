@@ -1,4 +1,4 @@
-"""Episodes of a group whose prompt, which is the same, is read once."""
+"""Episodes of a group whose common prompt is read once."""
 
 from typing import Any
 
@@ -30,22 +30,23 @@ def make_shared_prompt_collector(
 ) -> Collector:
     """Makes a collector of dialogues that reads every prompt once for all episodes of its group.
 
-    Its episodes are those of `collect.make_dialogue_collector`, up to the order of sums in float32: the keys and values
-    of a prompt are computed in a batch of as many rows as there are groups, and copied.
+    Its episodes are those of `collect.make_dialogue_collector`, up to the order of float32 sums: the keys and values of
+    the prompts are computed in a batch with one row per group, and copied.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts; its layout has a prompt.
-        group_size: episodes per task.
-        num_rows: None: all episodes are played at once, since rows that go on with the next one read its prompt alone.
+        environment: unbatched text world.
+        policy: policy that acts; its layout must have a prompt.
+        group_size: number of episodes per task.
+        num_rows: must be None: all episodes are played at once, because a row that starts another one reads its
+            prompt on its own.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it.
+        **options: further arguments of that function.
 
     Returns:
         The collector.
 
     Raises:
-        ValueError: there is no prompt, its length does not distinguish it from observations, or `num_rows` is given.
+        ValueError: there is no prompt, its length is that of an observation, or `num_rows` is given.
     """
     layout = policy.layout
     if num_rows is not None:
@@ -60,15 +61,15 @@ def make_shared_prompt_collector(
 
 
 def share_prompts(model: LanguageModel, layout: Layout, *, group_size: int) -> LanguageModel:
-    """Makes a model that reads as many tokens as a prompt has for the first row of every group, and copies the rest.
+    """Makes a model that reads prompts, told by their length, in the first row of every group, and copies the results.
 
     Args:
-        model: reads.
-        layout: says how many tokens a prompt has.
-        group_size: G, rows of a group, one after the other.
+        model: model that reads.
+        layout: layout that defines the number of tokens of a prompt.
+        group_size: G, number of rows of a group, which are next to each other.
 
     Returns:
-        The model; all else is as in `model`.
+        The model; everything else is as in `model`.
     """
     one, two = (jax.eval_shape(lambda n=n: model.init_cache(n, 1)) for n in (1, 2))
     axes = jax.tree.map(lambda a, b: next(i for i, s in enumerate(zip(a.shape, b.shape)) if s[0] != s[1]), one, two)

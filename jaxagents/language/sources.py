@@ -1,4 +1,4 @@
-"""AgentOhana (Zhang et al., 2024): fixed sets of rated transcripts of several sources, drawn source first."""
+"""AgentOhana (Zhang et al., 2024): fixed sets of rated transcripts from several sources; the source is drawn first."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,29 +25,29 @@ def make_source_collector(
     level: int | Sequence[int] | None = None,
     transcripts_seed: int | None = None,
 ) -> Collector:
-    """Makes a collector of a noisy expert's transcripts of several sources, drawn source first.
+    """Makes a collector of a noisy expert's transcripts from several sources; the source is drawn first.
 
     `p(i) = w_s / sum_r w_r / n_s` for one of the n_s transcripts of source s that are good enough. A source is a level
-    of the world, such as one of the worlds of a union. What is drawn depends on the global index of a row, so that
-    mixtures and order are the same on any number of devices.
+    of the world, such as one of the worlds in a union. Samples depend on the global index of a row, so that mixture and
+    order are the same for any number of devices.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used.
-        num_episodes: per batch, over all devices.
-        sizes: transcripts of every source, a number for all of them or one each.
-        weights: w, of the sources; None balances them. Their sizes are the mixture as it comes.
-        rate: of transcripts, of 0 to 5; None takes all of them.
-        least_rating: of those that are good enough. Of a source without any, all are.
-        noise: of the expert, see `demonstrations.make_demonstrations`.
-        level: the sources; None takes all levels of the world.
-        transcripts_seed: of the sets, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used.
+        num_episodes: number of episodes per batch, over all devices.
+        sizes: number of transcripts of every source, one number for all or one for each.
+        weights: w, weights of the sources; None: equal weights. The sizes as weights give the natural mixture.
+        rate: rates transcripts from 0 to 5; None: all are good enough.
+        least_rating: smallest rating that is good enough. In a source without any such transcript, all are.
+        noise: noise of the expert, see `demonstrations.make_demonstrations`.
+        level: levels used as sources; None: all levels of the world.
+        transcripts_seed: seed of the sets, the same in every run and stage; None: every run has its own sets.
 
     Returns:
         The collector; its batches are `Episode`s.
 
     Raises:
-        ValueError: a count is not positive, or not one size and weight per source.
+        ValueError: a count is not positive, or there is not one size and weight per source.
 
     References:
         Zhang et al. (2024), "AgentOhana: Design Unified Data and Training Pipeline for Effective Agent Learning",
@@ -82,12 +82,12 @@ def make_source_collector(
 
 
 def probabilities(source: Array, weights: Array, good: Array) -> Array:
-    """Computes how likely each transcript comes, `w_s / sum w / n_s`, float32 `[K]`; 0 for those that are not good.
+    """Computes the probability of each transcript, `w_s / sum w / n_s`, float32 `[K]`; 0 if it is not good.
 
     Args:
-        source: int32 `[K]`, s.
-        weights: float32 `[S]`.
-        good: bool `[K]`; of a source that has none, all count as good.
+        source: int32 `[K]`, source s of each transcript.
+        weights: float32 `[S]`, weights of the sources.
+        good: bool `[K]`, whether transcripts are good; in a source that has no good ones, all count as good.
     """
     num_good = jnp.zeros_like(weights).at[source].add(good)
     good = good | (num_good == 0.0)[source]
@@ -97,9 +97,9 @@ def probabilities(source: Array, weights: Array, good: Array) -> Array:
 
 
 def rating(played: Replay) -> Array:
-    """Rates transcripts from 0 to 5, float32 `[P]`: `5 (1 - mistakes / turns)` where they succeed, else 0.
+    """Rates transcripts from 0 to 5, float32 `[P]`: `5 (1 - mistakes / turns)` if they succeed, else 0.
 
-    A last turn that succeeds is no mistake, even if the expert would have done something else.
+    A last turn that succeeds is not a mistake, even if the expert would have acted differently.
     """
     last = played.live & ~jnp.pad(played.live[:, 1:], ((0, 0), (0, 1)))
     mistakes = jnp.sum(played.mistaken & ~last, axis=1)

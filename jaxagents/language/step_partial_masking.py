@@ -1,4 +1,4 @@
-"""STeP (2025): the policy plays, an expert corrects each wrong step, and wrong steps are read and not learned."""
+"""STeP (2025): the policy plays, an expert corrects each wrong step, and wrong steps are read but not learned."""
 
 from collections.abc import Sequence
 
@@ -27,25 +27,25 @@ def make_step_correction_collector(
     transcripts_seed: int | None = None,
     noise: float = 0.0,
 ) -> Collector:
-    """Makes a collector of the policy's own episodes, in which the expert acts in the turn after every wrong one.
+    """Makes a collector of the policy's own episodes, in which the expert acts in the turn after every wrong step.
 
-    `L = -sum_i m_i log pi(thought_i, action_i | history)`, m_i = 0 for wrong steps, 1 for right ones and for what the
-    expert does after a wrong one, which begins with a reflection where the layout has room for thoughts. Episodes that
+    `L = -sum_i m_i log pi(thought_i, action_i | history)`, m_i = 0 for wrong steps, 1 for correct ones and for the
+    expert's step after a wrong one, which begins with a reflection if the layout has room for thoughts. Episodes that
     fail are not learned: `learner.only_success`.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: acts.
-        num_episodes: per batch, over all devices.
-        mask_mistakes: false learns wrong steps, too.
-        temperature: of sampling; None is 1.
-        level: of the tasks; a list is gone through in turn.
-        num_transcripts: how many different tasks there are in all; None draws new ones for every batch.
-        transcripts_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy that acts.
+        num_episodes: number of episodes per batch, over all devices.
+        mask_mistakes: whether wrong steps are excluded from learning.
+        temperature: sampling temperature; None: 1.
+        level: level of the tasks; a list is cycled through.
+        num_transcripts: number of different tasks in total; None: new tasks for every batch.
+        transcripts_seed: seed of a fixed set, the same in every run and stage; None: every run has its own set.
         noise: not used; the wrong steps are the policy's own.
 
     Returns:
-        The collector; its batches are `Episode`s, with the expert's thoughts. `success_rate` is that with corrections.
+        The collector; its batches are `Episode`s, with the expert's thoughts. `success_rate` includes corrections.
 
     Raises:
         ValueError: a count is not positive, or see `with_interventions` and `make_transcriber`.

@@ -1,4 +1,4 @@
-"""Several candidates for every turn, all of which are carried out; the episode goes on with the verified best."""
+"""Several candidates for every turn, all of which are executed; the episode continues with the best verified one."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,26 +40,26 @@ def make_stepwise_collector(
     temperature: float | None = None,
     level: int | Sequence[int] | None = None,
 ) -> Collector:
-    """Makes a collector in which the policy proposes several actions in every turn, and a verifier judges them.
+    """Makes a collector in which the policy proposes several actions in every turn, and a verifier scores them.
 
-    All candidates of a turn are carried out, each in a copy of the world; the episode goes on with the first one of the
-    largest score. A single candidate is the policy's own episode, with a judgement of every turn.
+    All candidates of a turn are executed, each in a copy of the world; the episode continues with the first one with
+    the largest score. A single candidate gives the policy's own episode, with a score for every turn.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: acts; sees nothing of its earlier turns.
-        num_groups: n, episodes per batch, over all devices.
-        group_size: K, actions per turn.
+        environment: unbatched text world of one player.
+        policy: policy that acts; it must not see its earlier turns.
+        num_groups: n, number of episodes per batch, over all devices.
+        group_size: K, number of actions per turn.
         verifier: `(environment, policy) -> Verifier`, see `language.verifiers`.
-        temperature: divides the logits; None is 1.
-        level: of the tasks; a list is gone through in turn.
+        temperature: divisor of the logits; None: 1.
+        level: level of the tasks; a list is cycled through.
 
     Returns:
         The collector. Its batches are `Episode`s of `n * K * T` rows of one turn each: `reward` is the score of the
-        action, `success` whether it is above a half, and rows of one turn of an episode are a group. Rows of turns that
-        did not take place are not kept. An episode of K candidates a turn counts as K episodes, and what the verifier
-        plays counts, too (`rounds`). Metrics: `success_rate` and `episode_length` of the n episodes, `verified_rate`
-        (mean score) of all candidates.
+        action, `success` whether it is above 0.5, and the rows of one turn of an episode are a group. Rows of turns
+        that did not take place are not kept. An episode with K candidates per turn counts as K episodes, and the
+        verifier's episodes count, too (`rounds`). Metrics: `success_rate` and `episode_length` of the n episodes,
+        `verified_rate` (mean score) of all candidates.
 
     Raises:
         ValueError: a count is not positive, or the policy sees earlier turns.
@@ -150,7 +150,7 @@ def _make_exploration(
 
 
 def _rows_of_turns(policy: LanguagePolicy, turns: PyTree, prompts: tuple, number: Array, task: Task) -> Episode:
-    """Makes an episode of every turn, leaves `[T, N, ...]`; those of one number, int32 `[N, T]`, are alternatives."""
+    """Makes an episode of every turn, leaves `[T, N, ...]`; equal numbers, int32 `[N, T]`, mark alternatives."""
     turns = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, 1, *leaf.shape[2:]), turns)
     prompts, task = jax.tree.map(lambda leaf: jnp.repeat(leaf, number.shape[1], axis=0), (prompts, task))
     episode = assemble(

@@ -1,4 +1,4 @@
-"""How often a policy thinks in each of the ways that `environments.text.styles` can tell apart."""
+"""How often a policy thinks in each of the styles that `environments.text.styles` distinguishes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +14,18 @@ from jaxagents.types import Array, Collector, Environment, Episode, LanguagePoli
 def make_styled_collector(
     environment: Environment, policy: LanguagePolicy, *, axis_name: str | None = None, **options: Any
 ) -> Collector:
-    """Makes a collector of dialogues that also says in which styles the policy thought.
+    """Makes a collector of dialogues that also reports the styles in which the policy thought.
 
     Args:
-        environment: a text world of arithmetic, single instance.
-        policy: acts, and thinks.
+        environment: unbatched text world of arithmetic.
+        policy: policy that acts and thinks.
         axis_name: see `collect.make_dialogue_collector`.
-        **options: further ones of it.
+        **options: further arguments of that function.
 
     Returns:
-        The collector. Further metrics, of the first turns: `style_<name>`, the share of thoughts of a style, and
-        `largest_style`, the share of the commonest one in a batch of one device; over updates and devices, which may
-        have another commonest one, it is their mean.
+        The collector. Further metrics, for the first turns: `style_<name>`, the fraction of thoughts in a style, and
+        `largest_style`, the fraction of the most frequent one in a batch of one device; over updates and devices, whose
+        most frequent styles may differ, it is the mean of these.
 
     Raises:
         ValueError: there is no room for thoughts.
@@ -45,11 +45,11 @@ def make_styled_collector(
 
 
 def style_metrics(policy: LanguagePolicy, words: Sequence[str], episode: Episode) -> dict[str, Mean]:
-    """Computes the shares of styles in the first turns of episodes.
+    """Computes the fractions of styles in the first turns of episodes.
 
     Args:
-        policy: whose tokens the episodes have.
-        words: of the world.
+        policy: policy whose tokens the episodes have.
+        words: words of the world.
         episode: B episodes.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Where the tasks of dialogues come from: `(*, level, num_levels) -> TaskSource`, the slot `task_source` of collectors.
+"""Sources of tasks for dialogues: `(*, level, num_levels) -> TaskSource`, the slot `task_source` of collectors.
 
-Sources count what came out of the tasks that they chose, by level, or by task where they choose from a fixed set.
+Sources count outcomes of the tasks that they chose, by level, or by task if they choose from a fixed set.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,17 @@ from jaxagents.types import (
 )
 
 Weigh = Callable[[Array, Array], Array]
-"""`(count [K], success [K]) -> weight [K]`: how often items were played and succeeded; how likely each comes next."""
+"""`(count [K], success [K]) -> weight [K]`: from numbers of plays and successes of items to sampling weights."""
 
 
 @struct.dataclass
 class TaskCounts:
-    """What came out so far, the same in every row; leaves `[num_groups, K]`.
+    """Outcomes so far, the same in every row; leaves `[num_groups, K]`.
 
     Attributes:
-        count: float32, groups that played an item; older ones weigh less.
-        success: float32, the sum of their shares of successes.
-        set_key: uint32 `[num_groups, 2]`, of the fixed set.
+        count: float32, number of groups that played each item; older groups count less.
+        success: float32, sum of the groups' fractions of successes.
+        set_key: uint32 `[num_groups, 2]`, key of the fixed set.
     """
 
     count: Array
@@ -52,13 +52,13 @@ def make_uniform(
     num_tasks: int | None = None,
     tasks_seed: int | None = None,
 ) -> TaskSource:
-    """Makes fresh tasks, or draws from a fixed set, whatever came out before.
+    """Makes a source of new tasks, or of tasks drawn from a fixed set, independent of outcomes.
 
     Args:
-        level: of the tasks; a list is gone through in turn; None lets every task draw its own.
-        num_levels: of the world.
-        num_tasks: size of the fixed set; None for fresh tasks.
-        tasks_seed: of the fixed set, the same in every run and stage; None gives every run its own.
+        level: level of the tasks; a list is cycled through; None: every task draws its own.
+        num_levels: number of levels of the world.
+        num_tasks: size of the fixed set; None: new tasks.
+        tasks_seed: seed of the fixed set, the same in every run and stage; None: every run has its own set.
 
     Returns:
         The source.
@@ -91,24 +91,24 @@ def make_weighted(
     tasks_seed: int | None = None,
     decay: float = 0.95,
 ) -> TaskSource:
-    """Makes the source that draws levels, or tasks of a fixed set, by what came out of them.
+    """Makes a source that draws levels, or tasks of a fixed set, depending on their outcomes.
 
-    `P(item) = weight(item) / sum of weights`; after an update in which an item was played by n groups of mean success
+    `P(item) = weight(item) / sum of weights`; after an update in which an item was played by n groups with mean success
     s, `count <- decay count + n` and `success <- decay success + n s`, over all devices.
 
     Args:
-        weigh: gives the weights; `by_level`, `in_band` or `upper_confidence`.
-        level: which ones there are; None for all of the world. Tasks of a fixed set go through them in turn.
-        num_levels: of the world.
-        num_tasks: size of the fixed set, whose items are its tasks; None for fresh tasks, whose items are levels.
-        tasks_seed: of the fixed set, see `make_uniform`.
-        decay: of counts, per update, in (0, 1].
+        weigh: computes the weights: `by_level`, `in_band` or `upper_confidence`.
+        level: available levels; None: all levels of the world. Tasks of a fixed set cycle through them.
+        num_levels: number of levels of the world.
+        num_tasks: size of the fixed set, whose tasks are the items; None: new tasks, and the levels are the items.
+        tasks_seed: seed of the fixed set, see `make_uniform`.
+        decay: decay of the counts per update, in (0, 1].
 
     Returns:
         The source.
 
     Raises:
-        ValueError: `num_tasks` is not positive, or `decay` out of range.
+        ValueError: `num_tasks` is not positive, or `decay` is out of range.
     """
     check_counts(num_tasks=num_tasks)
     if not 0.0 < decay <= 1.0:
@@ -141,18 +141,18 @@ def make_weighted(
 
 
 def by_level(count: Array, success: Array, *, weights: Sequence[float]) -> Array:
-    """Gives every item a fixed weight: a mixture of levels.
+    """Returns a fixed weight for every item: a mixture of levels.
 
     Args:
-        count: `[K]`.
-        success: `[K]`.
-        weights: K numbers; they need not sum to one.
+        count: `[K]`, not used.
+        success: `[K]`, not used.
+        weights: K weights; they need not sum to one.
 
     Returns:
         float32 `[K]`.
 
     Raises:
-        ValueError: not K weights, when traced.
+        ValueError: there are not K weights (when traced).
     """
     del success
     if len(weights) != count.shape[0]:
@@ -161,14 +161,14 @@ def by_level(count: Array, success: Array, *, weights: Sequence[float]) -> Array
 
 
 def in_band(count: Array, success: Array, *, low: float = 0.2, high: float = 0.8, outside: float = 0.05) -> Array:
-    """Prefers items that succeed neither too seldom nor too often, and those that were never played.
+    """Prefers items that succeed neither too rarely nor too often, and items that were never played.
 
     Args:
-        count: `[K]`.
-        success: `[K]`.
-        low: least success rate of the band.
-        high: greatest one.
-        outside: weight of items outside of the band, relative to those in it; above 0, for they change.
+        count: `[K]`, numbers of plays.
+        success: `[K]`, numbers of successes.
+        low: smallest success rate of the band.
+        high: largest success rate of the band.
+        outside: weight of items outside the band, relative to those inside; above 0, because rates change.
 
     Returns:
         float32 `[K]`.
@@ -184,14 +184,14 @@ def in_band(count: Array, success: Array, *, low: float = 0.2, high: float = 0.8
 
 
 def upper_confidence(count: Array, success: Array, *, exploration: float = 0.5) -> Array:
-    """Plays the item whose outcomes may vary most: that of the greatest upper confidence bound, in the whole update.
+    """Selects the item with the most variable outcomes, by the largest upper confidence bound, for the whole update.
 
-    `4 p (1 - p) + exploration sqrt(log(sum of counts) / count)`: the first term is 1 where half of the groups succeed.
-    Items that were never played come first.
+    The bound is `4 p (1 - p) + exploration sqrt(log(sum of counts) / count)`: the first term is 1 if half of the groups
+    succeed. Items that were never played come first.
 
     Args:
-        count: `[K]`.
-        success: `[K]`.
+        count: `[K]`, numbers of plays.
+        success: `[K]`, numbers of successes.
         exploration: weight of the second term.
 
     Returns:
@@ -210,15 +210,15 @@ def upper_confidence(count: Array, success: Array, *, exploration: float = 0.5) 
 
 @struct.dataclass
 class FailedTasks:
-    """The last failed task of every group of a batch, leaves `[num_groups, ...]`.
+    """The last task of every group of a batch, if it failed, leaves `[num_groups, ...]`.
 
     Attributes:
         inner: state of the source of other tasks.
-        failed: bool, there is one.
-        key: uint32 `[num_groups, 2]`, of it.
-        level: int32; -1 where it drew its own.
-        item: int32.
-        index: int32, of the group.
+        failed: bool, whether it failed.
+        key: uint32 `[num_groups, 2]`, key of the task.
+        level: int32, level of the task; -1 if it drew its own.
+        item: int32, item of the task.
+        index: int32, index of the group.
     """
 
     inner: PyTree
@@ -237,20 +237,20 @@ def with_retries(
     probability: float = 0.5,
     threshold: float = 0.5,
 ) -> TaskSource:
-    """Makes the source that gives failed tasks again.
+    """Makes a source that repeats failed tasks.
 
     Args:
-        source: of the other tasks.
+        source: source of the other tasks.
         level: see `source`.
-        num_levels: of the world.
-        probability: that the group of a batch whose last task failed plays it again.
-        threshold: a task failed where a smaller share of its group's episodes succeeded.
+        num_levels: number of levels of the world.
+        probability: probability with which a group repeats its last task if it failed.
+        threshold: fraction of successes in a group below which its task counts as failed.
 
     Returns:
-        The source. Further rounds of a batch give no task again.
+        The source. Further rounds of a batch repeat no tasks.
 
     Raises:
-        ValueError: `probability` is none.
+        ValueError: `probability` is not a probability.
     """
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"`probability` must be in [0, 1], got {probability}; try 0.5.")
@@ -295,12 +295,12 @@ def start_tasks(environment: Environment, chosen: ChosenTasks) -> tuple[Task, tu
     """Makes chosen tasks, and starts them.
 
     Args:
-        environment: a text world, single instance.
+        environment: unbatched text world.
         chosen: n tasks.
 
     Returns:
-        The tasks, their first states and time steps, leaves `[n, ...]`, and typed keys `[n]` of what else belongs to a
-        task.
+        The tasks, their first states and time steps, leaves `[n, ...]`, and typed keys `[n]` for further random numbers
+        of the tasks.
     """
     keys = jax.vmap(lambda key: jax.random.split(key, 3))(chosen.key)
     levels = () if chosen.level is None else (chosen.level,)
@@ -317,16 +317,16 @@ def make_task_collector(
     steps: int | None = None,
     temperature: float | None = None,
 ) -> Collector:
-    """Makes a collector whose state is the global indices of its rows and the state of the source of their tasks.
+    """Makes a collector whose state consists of the global indices of its rows and the state of their task source.
 
     Args:
         collect: `(state, params, key) -> (state, batch, metrics)`; the state has `source`, and the indices int32 as
-            `group` where rows are groups of episodes, as `index` where they are episodes.
-        source: of the tasks.
-        num_rows: over all devices.
-        option: that says how many, "num_groups" or "num_episodes".
-        steps: that one call counts for; None is one per row.
-        temperature: at which the policy is sampled; None is 1.
+            `group` if rows are groups of episodes, or as `index` if they are episodes.
+        source: source of the tasks.
+        num_rows: number of rows, over all devices.
+        option: name of the option with that number, "num_groups" or "num_episodes".
+        steps: number of steps for which one call counts; None: one per row.
+        temperature: sampling temperature of the policy; None: 1.
 
     Returns:
         The collector.
@@ -355,7 +355,7 @@ def _fold(key: Array, index: Array) -> Array:
 
 
 def _rows_of_key(key: Array, seed: int | None, num_groups: int) -> Array:
-    """Returns the bits of a key once per group, uint32 `[num_groups, 2]`: devices split a collector's state."""
+    """Returns the bits of a key once per group, uint32 `[num_groups, 2]`, because devices split a collector's state."""
     key = key if seed is None else jax.random.key(seed)
     return jax.random.key_data(jnp.broadcast_to(key, (num_groups,)))
 

@@ -1,4 +1,4 @@
-"""At which temperature to sample: the one at which a policy has the entropy that is wanted, before it is reinforced."""
+"""The sampling temperature at which a policy has a target entropy, before reinforcement learning starts."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,14 +21,14 @@ def make_entropy_scan(
 ) -> Callable[[Params, Array, Array], Array]:
     """Makes the function that measures the entropy of a policy at several temperatures.
 
-    `H_T = mean over sampled tokens of -sum_v p_T(v) log p_T(v)`, with `p_T = softmax(logits / T)`, from which they are
-    drawn, too.
+    `H_T = mean over sampled tokens of -sum_v p_T(v) log p_T(v)`, with `p_T = softmax(logits / T)`, from which the
+    tokens are also drawn.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        num_episodes: tasks of the training split, the same at all temperatures, each played once at every one.
-        level: of the tasks; a list is gone through in turn.
+        environment: unbatched text world.
+        policy: policy that acts.
+        num_episodes: number of training tasks, the same at all temperatures, each played once at every temperature.
+        level: level of the tasks; a list is cycled through.
 
     Returns:
         `(params, key, temperatures [K]) -> entropies [K]`, in nats per token.
@@ -55,15 +55,15 @@ def make_entropy_scan(
 
 
 def mean_entropy(policy: LanguagePolicy, params: Params, episode: Episode) -> Array:
-    """Computes the mean entropy of the tokens that were sampled, in nats per token.
+    """Computes the mean entropy at sampled tokens, in nats per token.
 
     Args:
-        policy: scores.
-        params: of the policy.
+        policy: policy that scores.
+        params: parameters of the policy.
         episode: B episodes.
 
     Returns:
-        Float32 `[]`.
+        float32 `[]`.
     """
     scored = score_tokens(policy.model, params, to_rows(episode), episode.layout, fields=("entropy",))
     entropy = unfold(episode.layout, scored).entropy
@@ -73,19 +73,19 @@ def mean_entropy(policy: LanguagePolicy, params: Params, episode: Episode) -> Ar
 def choose_temperature(
     entropies: np.ndarray, temperatures: Sequence[float], *, target: float, tolerance: float
 ) -> np.float32:
-    """Chooses the temperature with the entropy nearest to a target.
+    """Selects the temperature whose entropy is nearest to a target.
 
     Args:
-        entropies: `[K]`, measured at each of the temperatures.
-        temperatures: K of them.
-        target: entropy that is wanted, in nats per token.
-        tolerance: how far from it the nearest one may be.
+        entropies: `[K]`, measured at each temperature.
+        temperatures: K temperatures.
+        target: target of the entropy, in nats per token.
+        tolerance: largest distance from the target that is accepted, in nats per token.
 
     Returns:
         One of the temperatures.
 
     Raises:
-        ValueError: none of the entropies is that near.
+        ValueError: none of the entropies is that close.
     """
     distance = np.abs(np.asarray(entropies, np.float64) - target)
     nearest = int(np.argmin(distance))
@@ -110,29 +110,29 @@ def make_tempered_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of dialogues at a temperature that it chooses by the policy that the stage starts from.
+    """Makes a collector of dialogues at a temperature that is selected for the policy from which the stage starts.
 
-    It is an array in the state, so that runs at different temperatures are one compiled program, and it comes with the
-    episodes, as `extras["temperature"]` `[B]`: `learners.tempered` scores the policy at the same one. Their
-    `behavior_log_prob` and `sampling_log_prob` are both those of the tempered policy.
+    The temperature is an array in the state, so that runs at different temperatures are one compiled program, and it is
+    stored in the episodes, as `extras["temperature"]` `[B]`: `learners.tempered` scores the policy at the same one.
+    Their `behavior_log_prob` and `sampling_log_prob` are both those of the tempered policy.
 
     Args:
-        environment: a text world, single instance.
-        policy: acts.
-        temperature: fixed; None takes the one of `temperatures` by `choose_temperature`.
-        temperatures: that are measured, see `make_entropy_scan`; positive.
-        target: entropy that is wanted, in nats per token. Paper: 0.3.
+        environment: unbatched text world.
+        policy: policy that acts.
+        temperature: fixed temperature; None: selects one of `temperatures` by `choose_temperature`.
+        temperatures: positive temperatures that are measured, see `make_entropy_scan`.
+        target: target of the entropy, in nats per token. Paper: 0.3.
         tolerance: see `choose_temperature`.
-        num_episodes: of the measurement, at every temperature; they do not count as experience.
+        num_episodes: number of episodes of the measurement at every temperature; they do not count as experience.
         axis_name: see `make_dialogue_collector`.
         **options: further arguments of `make_dialogue_collector`.
 
     Returns:
-        The collector. A metric tells the `temperature`.
+        The collector. A metric reports the `temperature`.
 
     Raises:
-        ValueError: temperatures that are not positive, a partner, or see `make_dialogue_collector`; when a stage
-            starts, see `choose_temperature`.
+        ValueError: temperatures are not positive, there is a partner, or see `make_dialogue_collector`; at the start of
+            a stage, see `choose_temperature`.
 
     References:
         Liu et al. (2025), "AceReason-Nemotron 1.1: Advancing Math and Code Reasoning through SFT and RL Synergy".
@@ -157,7 +157,7 @@ def make_tempered_collector(
         inner = plain.init(inner_key, params)
         if temperature is None:
             entropies = scan(params, scan_key, jnp.asarray(given, jnp.float32))
-            # Only the host can refuse what was measured; it is asked once, before the first update.
+            # Only the host can refuse a measurement; it is called once, before the first update.
             shape = jax.ShapeDtypeStruct((), jnp.float32)
             chosen = jax.pure_callback(choose, shape, entropies, vmap_method="sequential")
         else:
@@ -171,6 +171,6 @@ def make_tempered_collector(
         own_metrics = {"temperature": Mean(total=jnp.sum(chosen), count=jnp.float32(chosen.shape[0]))}
         return state | {"inner": inner}, episode, {**metrics, **own_metrics}
 
-    # Which one is known when a stage starts.
+    # The selected temperature is known only when a stage starts.
     tempering = {"temperature": float("nan") if temperature is None else temperature}
     return plain._replace(init=init, collect=collect, tempering=tempering)

@@ -1,4 +1,4 @@
-"""How a language policy thinks in an evaluation: how many different thoughts it has, and how many are the expert's."""
+"""Evaluates the thoughts of a language policy: how many differ, and how many are the expert's."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,25 +24,25 @@ def make_thought_evaluator(
     held_out: bool = True,
     num_rows: int | None = None,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes an evaluation on fixed tasks that also looks at the first thought of every episode.
+    """Makes an evaluation on fixed tasks that also considers the first thought of every episode.
 
     Args:
-        environment: a text world, single instance, whose expert thinks aloud.
-        policy: acts, and thinks.
-        num_episodes: each on a task of its own.
-        greedy: takes the most probable token; False samples.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        num_rows: episodes that are played at once; None plays all of them at once.
+        environment: unbatched text world, whose expert thinks aloud.
+        policy: policy that acts and thinks.
+        num_episodes: number of episodes, each on its own task.
+        greedy: whether to take the most probable token instead of sampling.
+        level: level of the tasks; a list is cycled through.
+        held_out: whether to use tasks that training never sees.
+        num_rows: number of episodes that are played at once; None: all of them.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each: `episode_return`, `episode_length`, `success`,
-        `invalid_action_rate`; `distinct_thoughts`, whose mean is the number of different thoughts per episode (1 where
-        no two episodes have the same one, 1 / num_episodes where all have); and `thought_accuracy`, whether the thought
-        is what the expert thinks there.
+        `invalid_action_rate`; `distinct_thoughts`, whose mean is the number of different thoughts per episode (1 if no
+        two episodes have the same thought, 1 / num_episodes if all have); and `thought_accuracy`, whether the thought
+        is the expert's.
 
     Raises:
-        ValueError: the count is not positive, or there is no room for thoughts; see `make_dialogue`.
+        ValueError: the count is not positive, or there is no room for thoughts, or see `make_dialogue`.
 
     References:
         Wei et al. (2025), "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based VLM Agent Training",
@@ -80,10 +80,10 @@ def make_thought_evaluator(
 
 
 def share_of_equal(thought: Array) -> Array:
-    """Computes one over the number of rows with the same thought, so that the sum counts different thoughts.
+    """Computes the reciprocal of the number of rows with the same thought; the sum is the number of different thoughts.
 
     Args:
-        thought: int32 `[N, S]`, of each the tokens in their places, -1 elsewhere.
+        thought: int32 `[N, S]`, tokens of each thought at their places, -1 elsewhere.
 
     Returns:
         float32 `[N]`.
@@ -93,14 +93,14 @@ def share_of_equal(thought: Array) -> Array:
 
 
 def same_words(one: Array, other: Array) -> Array:
-    """Compares texts in rooms of different sizes.
+    """Compares texts that are padded to different sizes.
 
     Args:
-        one: int32 `[N, H]`, ids of words, -1 after the last.
-        other: int32 `[N, K]`, likewise.
+        one: int32 `[N, H]`, word ids, -1 after the last.
+        other: int32 `[N, K]`, word ids, -1 after the last.
 
     Returns:
-        bool `[N]`.
+        bool `[N]`, whether they are equal.
     """
     size = max(one.shape[1], other.shape[1])
     one, other = (jnp.pad(x, ((0, 0), (0, size - x.shape[1])), constant_values=-1) for x in (one, other))

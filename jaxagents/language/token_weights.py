@@ -1,7 +1,7 @@
 """Weights of the tokens of calls in transcripts: TL-Training's key tokens, and Agent-FLAN's capabilities.
 
-An action begins with words that all of its kind share, and then has a name: `call open order elm` is the name `open`
-after `call`. Actions without fields are a name themselves.
+An action begins with words that all actions of its kind share, followed by a name: `call open order elm` has the name
+`open` after `call`. Actions without fields are themselves names.
 """
 
 import itertools
@@ -21,12 +21,13 @@ FORMAT, NAME, ARGUMENT = range(3)
 
 @struct.dataclass
 class ActionTokens:
-    """Tokens of actions, `[B, T, A]`.
+    """The tokens of actions, `[B, T, A]`.
 
     Attributes:
-        mask: bool, there is a token of the action.
+        mask: bool, whether the token belongs to the action.
         kind: int32, FORMAT (words that all actions of the kind share, and end marks), NAME or ARGUMENT.
-        key: bool, the first token of the name, and every token at which it departs from another name that begins alike.
+        key: bool, marks the first token of the name, and every token at which it diverges from another name with the
+            same beginning.
     """
 
     mask: Array
@@ -35,7 +36,7 @@ class ActionTokens:
 
 
 class Heads(NamedTuple):
-    """With what H actions begin, int32 numpy `[H, L]`, the sizes of what is shared and of all, and key tokens."""
+    """The beginnings of H actions, int32 numpy `[H, L]`, the sizes of the shared part and the whole, and key tokens."""
 
     tokens: np.ndarray
     shared: np.ndarray
@@ -44,11 +45,12 @@ class Heads(NamedTuple):
 
 
 def key_tokens(tokens: ActionTokens, *, max_weight: float = 9.0) -> Array:
-    """Computes `w_i n / sum w` over the n tokens of a call: w = min(others / keys, max_weight) of key tokens, else 1.
+    """Computes `w_i n / sum w` over the n tokens of a call: w = min(others / keys, max_weight) for key tokens, else 1.
 
     Args:
-        tokens: of actions.
-        max_weight: of a key token beside others, which have more only where keys are fewer than they.
+        tokens: tokens of actions.
+        max_weight: largest weight of a key token, relative to others; it is larger than 1 only if keys are the
+            minority.
 
     Returns:
         float32 `[B, T, A]`.
@@ -65,13 +67,13 @@ def key_tokens(tokens: ActionTokens, *, max_weight: float = 9.0) -> Array:
 
 
 def capabilities(tokens: ActionTokens, *, form: float = 0.25, name: float = 0.5, argument: float = 1.0) -> Array:
-    """Returns a weight for what a token needs: the form, the choice of a tool, or its arguments.
+    """Returns weights by what a token requires: the format, the choice of a tool, or its arguments.
 
     Args:
-        tokens: of actions.
-        form: weight of words that all actions share, and of end marks, which are learned fast.
-        name: of the tool.
-        argument: of all else.
+        tokens: tokens of actions.
+        form: weight of words that all actions share, and of end marks, which are learned quickly.
+        name: weight of the tool's name.
+        argument: weight of everything else.
 
     Returns:
         float32 `[B, T, A]`.
@@ -91,14 +93,14 @@ def make_weighted_collector(
     axis_name: str | None = None,
     **options: Any,
 ) -> Collector:
-    """Makes a collector of an expert's transcripts, whose tokens of actions are weighted.
+    """Makes a collector of expert transcripts in which the tokens of actions are weighted.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout are used.
-        weigh: of the tokens, `key_tokens` or `capabilities`.
-        axis_name: not used; transcripts go by their numbers over all devices.
-        **options: of `mistakes.make_mistake_collector`.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout are used.
+        weigh: computes the weights of tokens: `key_tokens` or `capabilities`.
+        axis_name: not used; transcripts are numbered over all devices.
+        **options: arguments of `mistakes.make_mistake_collector`.
 
     Returns:
         The collector; its batches are `Episode`s with a `loss_weight`.
@@ -120,7 +122,7 @@ def make_reader(environment: Environment, policy: LanguagePolicy) -> Callable[[E
     """Makes the function that finds names and key tokens in the actions of episodes.
 
     Raises:
-        ValueError: the world was not made of rules that say how its actions are built.
+        ValueError: the world has no rules that define how its actions are built.
     """
     if environment.text is None or environment.text.rules is None:
         raise ValueError(f"`environment` must be a text world that is made of rules, got {environment.name!r}.")
@@ -143,8 +145,8 @@ def make_reader(environment: Environment, policy: LanguagePolicy) -> Callable[[E
 
 
 def _heads(environment: Environment, policy: LanguagePolicy) -> Heads:
-    """Finds with what actions begin: shared words, and the name."""
-    begins: dict[tuple[int, ...], int] = {}  # Tokens of both, and how many of them are shared.
+    """Finds the beginnings of actions: shared words, and the name."""
+    begins: dict[tuple[int, ...], int] = {}  # Tokens of both, and the number of them that are shared.
     for elements in environment.text.rules.grammar.elements:
         literals = list(itertools.takewhile(lambda one: one.kind == "literal", elements))
         shared = [word for one in literals for word in one.phrases[0]]

@@ -1,7 +1,7 @@
-"""Tokenizers: text to token ids and back. Each is made from the bytes that `restore` reads, so nothing else is state.
+"""Tokenizers: text to token ids and back. Each is made from the bytes that `restore` reads, and has no other state.
 
-Every factory takes the words of a world first. Text is compared up to whitespace: "go  to " is "go to", except at byte
-level, which keeps every character.
+Every factory takes the words of a world first. Text is preserved up to whitespace: "go  to " is "go to", except at byte
+level, which preserves every character.
 """
 
 import io
@@ -16,16 +16,16 @@ import sentencepiece
 from jaxagents.types import Tokenizer
 
 MARKS = ("pad", "end", "observation", "think", "act")
-"""Control tokens; our own tokenizers give them the ids 0 to 4."""
+"""Control tokens; in our own tokenizers they have the ids 0 to 4."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-"""What a folder may hold its tokenizer in; any of them will do."""
+"""Files in which a folder may have its tokenizer; one of them is enough."""
 _FORMAT, _VERSION = "jaxagents.tokenizer", 1
 
 
 def word_level(words: Sequence[str]) -> Tokenizer:
-    """Makes a tokenizer with one token per phrase: the smallest vocabulary and the shortest sequences.
+    """Makes a tokenizer with one token per phrase, for the smallest vocabulary and the shortest sequences.
 
-    Text is read from left to right, the longest phrase first; `encode` refuses text that is not made of the phrases.
+    Text is read from left to right, taking the longest phrase; `encode` refuses text that does not consist of phrases.
 
     Args:
         words: phrases without repetitions.
@@ -34,19 +34,19 @@ def word_level(words: Sequence[str]) -> Tokenizer:
         The tokenizer; the id of a phrase is its index plus five.
 
     Raises:
-        ValueError: as `require_phrases`.
+        ValueError: see `require_phrases`.
     """
     return restore(_pack("word_level", json.dumps(require_phrases(words)).encode()))
 
 
 def byte_level(words: Sequence[str] = ()) -> Tokenizer:
-    """Makes a tokenizer with one token per byte of UTF-8, which reads and writes any text.
+    """Makes a tokenizer with one token per UTF-8 byte, which reads and writes any text.
 
     Args:
-        words: not looked at; every text is possible.
+        words: not used, since any text can be encoded.
 
     Returns:
-        The tokenizer; the id of a byte is the byte plus five. Bytes that are not UTF-8 are decoded to U+FFFD.
+        The tokenizer; the id of a byte is the byte plus five. Invalid UTF-8 is decoded to U+FFFD.
 
     Examples:
         >>> tokenizer = byte_level()
@@ -65,26 +65,26 @@ def train_sentencepiece(
     model_type: str = "unigram",
     whole_words: bool = True,
 ) -> Tokenizer:
-    """Trains a sentencepiece model in memory; the same arguments give the same bytes.
+    """Trains a SentencePiece model in memory; the same arguments give the same bytes.
 
-    The vocabulary holds the marks, an unknown piece and every character of the text; then the phrases, most frequent
-    first, as far as they fit, each as one piece (a user-defined symbol, matched before other pieces, the longest
-    first); then what training adds from what the phrases do not cover. Text of other characters becomes unknown pieces.
+    The vocabulary contains the marks, an unknown piece and every character of the text; then the phrases, the most
+    frequent first, as far as they fit, each as one piece (a user-defined symbol, matched before other pieces, the
+    longest first); then learned pieces for text that the phrases do not cover. Other characters become unknown pieces.
 
     Args:
         words: phrases without repetitions.
-        vocab_size: upper bound; the vocabulary is smaller where there is nothing left to learn.
-        transcripts: more text to train on, a file or lines.
+        vocab_size: upper bound; the vocabulary is smaller if there is nothing left to learn.
+        transcripts: further training text, a file or lines.
         model_type: "unigram" or "bpe".
-        whole_words: False has no pieces for phrases: all are learned, and none crosses a space. Where the vocabulary
-            cannot hold most of the phrases, this (with "bpe") gives shorter text.
+        whole_words: whether phrases are pieces. If False, all pieces are learned, and none crosses a space. If the
+            vocabulary cannot contain most of the phrases, this (with "bpe") gives shorter sequences.
 
     Returns:
         The tokenizer.
 
     Raises:
-        ValueError: as `require_phrases`; there is no text; the vocabulary cannot hold the marks and the characters; or
-            an unknown model type.
+        ValueError: see `require_phrases`; or there is no text, the vocabulary cannot contain the marks and characters,
+            or the model type is unknown.
 
     References:
         Kudo and Richardson (2018), SentencePiece: A simple and language independent subword tokenizer; Kudo (2018) for
@@ -94,7 +94,7 @@ def train_sentencepiece(
     lines = Path(transcripts).read_text().splitlines() if isinstance(transcripts, str | Path) else list(transcripts)
     lines = [" ".join(line.split()) for line in lines]
     characters = sorted(set("".join([*words, *lines])) - {" "})
-    smallest = len(MARKS) + 2 + len(characters)  # With the unknown piece and the space.
+    smallest = len(MARKS) + 2 + len(characters)  # Includes the unknown piece and the space.
     if not characters:
         raise ValueError("`words` or `transcripts` must hold text to train on, got none.")
     if vocab_size < smallest:
@@ -108,7 +108,7 @@ def train_sentencepiece(
     whole = [word for word, _ in counts.most_common(vocab_size - smallest)] if whole_words else []
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        # Training fails when the phrases cover all of the text: one character is left over.
+        # Training fails if the phrases cover all of the text, so one character is added.
         sentence_iterator=iter([2 * characters[0], *words, *filter(None, lines)]),
         model_writer=model,
         model_type=model_type,
@@ -124,7 +124,7 @@ def train_sentencepiece(
         bos_id=-1,
         eos_id=-1,
         max_sentence_length=2**20,
-        num_threads=1,  # The order of sums is the same every time.
+        num_threads=1,  # Makes the order of sums deterministic.
         minloglevel=2,  # Errors only.
     )
     return restore(_pack("sentencepiece", model.getvalue()))
@@ -137,22 +137,23 @@ def from_huggingface(
     marks: Mapping[str, str] | None = None,
     add_special_tokens: bool = False,
 ) -> Tokenizer:
-    """Makes a tokenizer of one of `transformers` or `tokenizers`, which is left as it was.
+    """Makes a tokenizer from one of `transformers` or `tokenizers`, which is not modified.
 
     Args:
-        words: not looked at; the vocabulary is given.
-        source: name or path for `transformers.AutoTokenizer`, a tokenizer of `transformers` with a fast backend, or a
-            `tokenizers.Tokenizer`.
-        marks: token of a mark, where it is not the padding token for "pad", the end-of-sequence token for "end", and
-            "<|observation|>", "<|think|>", "<|act|>". Any token will do; only "pad" may share one with another mark.
-        add_special_tokens: adds marks that are missing; the embeddings of the model must then have rows for them.
+        words: not used; the vocabulary is given.
+        source: folder for `transformers.AutoTokenizer` (nothing is downloaded), a tokenizer of `transformers` with a
+            fast backend, or a `tokenizers.Tokenizer`.
+        marks: tokens of marks, by default the padding token for "pad", the end-of-sequence token for "end", and
+            "<|observation|>", "<|think|>", "<|act|>". Any token is possible; only "pad" may share one with another
+            mark.
+        add_special_tokens: whether to add missing marks; the model's embeddings must then have rows for them.
 
     Returns:
         The tokenizer; special tokens in a text are read as plain characters.
 
     Raises:
-        ValueError: an unknown mark, a mark that is not in the vocabulary, two marks with one token, a tokenizer without
-            a fast backend, no source, a folder without a tokenizer, or a name that cannot be loaded.
+        ValueError: a mark is unknown or not in the vocabulary, two marks have the same token, there is no fast backend
+            or no source, or the folder does not exist, has no tokenizer, or has one that cannot be loaded.
     """
     del words
     from tokenizers import Tokenizer as Backend
@@ -186,10 +187,10 @@ def from_huggingface(
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Loads the tokenizer of `transformers` in a folder.
+    """Loads a tokenizer of `transformers` from a folder.
 
     Raises:
-        ValueError: a file of it is damaged or of another shape.
+        ValueError: one of its files is damaged or has an unknown format.
     """
     from transformers import AutoTokenizer
 
@@ -197,7 +198,7 @@ def load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except ImportError:
         raise
-    except Exception as error:  # Files of another shape raise what they like.
+    except Exception as error:  # Files of unknown formats can raise any error.
         lines = str(error).splitlines() if isinstance(error, OSError | ValueError) else []
         reason = lines[0] if lines else repr(error)
         raise ValueError(
@@ -222,13 +223,13 @@ def _load_tokenizer(source: str | Path) -> Any:
 
 
 def with_marks(backend: Any, marks: Mapping[str, int], *, name: str, stops: Sequence[int] = ()) -> Tokenizer:
-    """Makes a tokenizer of a `tokenizers.Tokenizer` whose control tokens are given, several names for one included.
+    """Makes a tokenizer from a `tokenizers.Tokenizer` with given control tokens, several of which may be the same.
 
     Args:
-        backend: with all tokens in it.
+        backend: tokenizer that already contains all tokens.
         marks: ids of the control tokens by name.
-        name: for messages.
-        stops: further tokens that end what a policy says.
+        name: name for messages.
+        stops: further tokens that end the policy's output.
 
     Returns:
         The tokenizer.
@@ -238,16 +239,16 @@ def with_marks(backend: Any, marks: Mapping[str, int], *, name: str, stops: Sequ
 
 
 def restore(data: bytes) -> Tokenizer:
-    """Makes the tokenizer whose `data` this is.
+    """Makes the tokenizer with the given `data`.
 
     Args:
-        data: a line of JSON (format, version, kind), then what the kind needs.
+        data: a line of JSON (format, version, kind), followed by the content for that kind.
 
     Returns:
         The tokenizer.
 
     Raises:
-        ValueError: other bytes, or a kind or version that this code does not know.
+        ValueError: the bytes are of another format, or of an unknown kind or version.
     """
     line, _, payload = data.partition(b"\n")
     try:
@@ -277,10 +278,10 @@ def restore(data: bytes) -> Tokenizer:
 
 
 def require_phrases(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns the words as a tuple, if text made of them can be read back.
+    """Returns the words as a tuple, if text that consists of them can be read back.
 
     Raises:
-        ValueError: a word is empty, has white space around it, or is there twice, up to the white space in it.
+        ValueError: a word is empty, has whitespace around it, or occurs twice, up to the whitespace in it.
     """
     words = tuple(words)
     for word in words:
@@ -292,13 +293,13 @@ def require_phrases(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def phrase_reader(words: Sequence[str]) -> Callable[[str], list[int]]:
-    """Makes the function that reads text as phrases, from left to right, the longest first.
+    """Makes the function that reads text as phrases, from left to right, taking the longest phrase.
 
     Args:
-        words: phrases; white space separates their parts.
+        words: phrases; whitespace separates their parts.
 
     Returns:
-        `(text) -> indices into words`; ValueError where nothing matches.
+        `(text) -> indices into words`; raises a ValueError if nothing matches.
     """
     index = {tuple(word.split()): i for i, word in enumerate(words)}
     longest = max(map(len, index), default=0)
@@ -317,7 +318,7 @@ def phrase_reader(words: Sequence[str]) -> Callable[[str], list[int]]:
     return read
 
 
-_SPACE = "\u2581"  # How sentencepiece writes a space.
+_SPACE = "\u2581"  # SentencePiece's symbol for a space.
 
 
 def _pack(kind: str, payload: bytes = b"", **header: Any) -> bytes:
@@ -325,7 +326,7 @@ def _pack(kind: str, payload: bytes = b"", **header: Any) -> bytes:
     return json.dumps(header).encode() + b"\n" + payload
 
 
-# Readers return `encode`, `decode` of ids without marks, and the size of the vocabulary.
+# Readers return `encode`, `decode` for ids without marks, and the size of the vocabulary.
 
 
 def _read_word_level(payload: bytes) -> tuple[Callable, Callable, int]:

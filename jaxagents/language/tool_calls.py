@@ -1,4 +1,4 @@
-"""Tools of the user's own: Python functions that a model calls, run on the host side by side, within a time limit."""
+"""The user's tools: Python functions that a model calls, run on the host in parallel, with a time limit."""
 
 import inspect
 import json
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 from jaxagents.language.tool_format import Call
 
 _MOST_THREADS = 64
-_MOST_CHARACTERS = 240  # Of the message of an error.
+_MOST_CHARACTERS = 240  # Largest length of an error message.
 
 
 class Tool(NamedTuple):
     """A function that a model can call.
 
     Attributes:
-        name: by which the model calls it.
-        schema: what the model reads about it, `{"type": "function", "function": {"name": ..., "description": ...,
+        name: name by which the model calls it.
+        schema: description for the model, `{"type": "function", "function": {"name": ..., "description": ...,
             "parameters": {...}}}`.
-        call: takes the arguments as keywords and returns text, or what JSON can write.
-        owner: object whose calls run one after the other; None: calls run side by side.
+        call: takes the arguments as keywords and returns text, or a value that JSON can represent.
+        owner: object whose calls run one after the other; None: calls run in parallel.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Tool(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a call gives.
+    """The result of a call.
 
     Attributes:
-        text: for the model; a line that begins with "Error:" where the call failed.
-        allowed: False where the model called what there is not, or with other arguments.
+        text: text for the model; a line that begins with "Error:" if the call failed.
+        allowed: False if the model called an unknown tool, or with wrong arguments.
     """
 
     text: str
@@ -45,13 +45,13 @@ class Result(NamedTuple):
 
 
 def make_tool(function: Callable[..., Any] | Tool) -> Tool:
-    """Makes a tool of a Python function with type hints and a docstring in the style of Google.
+    """Makes a tool of a Python function with type hints and a Google-style docstring.
 
-    Arguments that a `functools.partial` gives are hidden from the model. A tool whose schema comes from elsewhere, such
-    as one of an MCP server, is a `Tool`.
+    Arguments that are set by a `functools.partial` are hidden from the model. A tool whose schema comes from elsewhere,
+    such as from an MCP server, is a `Tool`.
 
     Args:
-        function: the function; a `Tool` is returned as it is.
+        function: function; a `Tool` is returned unchanged.
 
     Returns:
         The tool.
@@ -75,7 +75,7 @@ def make_tool(function: Callable[..., Any] | Tool) -> Tool:
 
     try:
         schema = get_json_schema(plain)
-    except Exception as error:  # Of several kinds.
+    except Exception as error:  # It can be of several types.
         name = getattr(plain, "__name__", type(plain).__name__)
         raise ValueError(
             f"`tools` must have type hints and describe every argument under `Args:`, got {name}: {_one_line(error)}"
@@ -89,21 +89,21 @@ def make_tool(function: Callable[..., Any] | Tool) -> Tool:
 
 
 def is_class(tool: Any) -> bool:
-    """Tells whether a tool is a class, or a `functools.partial` of one: every conversation has an object of its own."""
+    """Returns whether a tool is a class, or a `functools.partial` of one; each conversation then has its own object."""
     return inspect.isclass(tool.func if isinstance(tool, partial) else tool)
 
 
 def make_method_tools(factory: Callable[[], Any]) -> list[Tool]:
-    """Makes tools of the public methods of a class, `reset` apart.
+    """Makes tools of the public methods of a class, except `reset`.
 
     Args:
-        factory: the class, or a `functools.partial` of it.
+        factory: class, or a `functools.partial` of it.
 
     Returns:
-        The tools; `bind_tools` gives them an object.
+        The tools; `bind_tools` binds them to an object.
 
     Raises:
-        ValueError: it has no public method, or one without type hints or a description of its arguments.
+        ValueError: there is no public method, or one lacks type hints or a description of its arguments.
     """
     owner = factory.func if isinstance(factory, partial) else factory
     methods = {
@@ -117,24 +117,24 @@ def make_method_tools(factory: Callable[[], Any]) -> list[Tool]:
 
 
 def bind_tools(tools: Sequence[Tool], owner: Any) -> dict[str, Tool]:
-    """Returns tools of methods by name, which call those of an object."""
+    """Returns tools of methods by name, bound to an object."""
     return {tool.name: tool._replace(call=getattr(owner, tool.name), owner=owner) for tool in tools}
 
 
 def run_calls(
     tools: Mapping[str, Tool] | Sequence[Mapping[str, Tool]], calls: Sequence[Call], *, seconds: float
 ) -> list[Result]:
-    """Runs calls side by side, those of one object in their order; whatever goes wrong is a line of text for the model.
+    """Runs calls in parallel, those of one object in their order; any error becomes a line of text for the model.
 
-    A call that takes too long is left behind in its thread. Tools are called from several threads at once.
+    A call that takes too long is abandoned in its thread. Tools are called from several threads at once.
 
     Args:
-        tools: by name, or for each call.
-        calls: of all conversations.
-        seconds: that a call may take.
+        tools: tools by name, the same for all calls or one mapping for each.
+        calls: calls of all conversations.
+        seconds: time limit of a call in seconds.
 
     Returns:
-        A result for each call.
+        One result for each call.
 
     Examples:
         >>> def double(x: int) -> int:
@@ -152,14 +152,14 @@ def run_calls(
 
 
 def to_text(name: str, value: Any) -> str:
-    """Returns the text of what a tool returned; other than text is written as JSON.
+    """Returns the value returned by a tool as text; values other than text are written as JSON.
 
     Args:
-        name: of the tool.
-        value: what it returned.
+        name: name of the tool.
+        value: value that it returned.
 
     Returns:
-        The text; a line that begins with "Error:" for bytes and other objects.
+        The text; a line that begins with "Error:" for bytes and other objects that JSON cannot represent.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
@@ -171,7 +171,7 @@ def to_text(name: str, value: Any) -> str:
 
 def _run_together(tools: Sequence[Mapping[str, Tool]], calls: Sequence[Call], seconds: float) -> list[Result]:
     results: list[Result | None] = [_refusal(of_call, call) for of_call, call in zip(tools, calls, strict=True)]
-    queues: dict[int, list[int]] = {}  # Calls that run one after the other.
+    queues: dict[int, list[int]] = {}  # Each queue has calls that run one after the other.
     for index, result in enumerate(results):
         if result is None:
             owner = tools[index][calls[index].name].owner
@@ -182,7 +182,7 @@ def _run_together(tools: Sequence[Mapping[str, Tool]], calls: Sequence[Call], se
             name, arguments = calls[index].name, calls[index].arguments
             try:
                 text = to_text(name, tools[index][name].call(**arguments))
-            except BaseException as error:  # A tool may call sys.exit.
+            except BaseException as error:  # A tool may even call sys.exit.
                 text = f"Error: {name} failed with {type(error).__name__}: {_one_line(error)}"
             results[index] = Result(text=text, allowed=True)
 
@@ -203,14 +203,14 @@ def _run_together(tools: Sequence[Mapping[str, Tool]], calls: Sequence[Call], se
 
 
 def _refusal(tools: Mapping[str, Tool], call: Call) -> Result | None:
-    """Returns the error for the model about a call that cannot be made; None where it can."""
+    """Returns the error for the model if a call cannot be made, else None."""
     if call.name not in tools:
         return Result(text=f"Error: there is no tool {call.name[:40]!r}; there are {', '.join(tools)}.", allowed=False)
     try:
         inspect.signature(tools[call.name].call).bind(**call.arguments)
     except TypeError as error:
         return Result(text=f"Error: {call.name}: {_one_line(error)}.", allowed=False)
-    except ValueError:  # Functions of C have no signature.
+    except ValueError:  # Functions in C have no signature.
         pass
     return None
 

@@ -1,4 +1,4 @@
-"""Calls of tools in the text of a model, in the format of its chat template."""
+"""Tool calls in the text of a model, in the format of its chat template."""
 
 import contextlib
 import json
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 from jaxagents.language.chat_template import TemplateReader, render
 
-_NAME, _KEY, _VALUE = "zqname", "zqkey", "zqvalue"  # Texts that no template has.
+_NAME, _KEY, _VALUE = "zqname", "zqkey", "zqvalue"  # Texts that no template contains.
 _RESULT = "zqresult"
 _ASK = {"role": "user", "content": "ask"}
 _DECODER = json.JSONDecoder()
 
 
 class Call(NamedTuple):
-    """A call of a tool.
+    """A tool call.
 
     Attributes:
-        name: of the tool.
-        arguments: by name.
-        id: that the model gave it; empty where its format has none.
+        name: name of the tool.
+        arguments: arguments by name.
+        id: id given by the model; empty if its format has none.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Call(NamedTuple):
 
 
 class UnreadableCall(ValueError):
-    """A text that begins a call and cannot be read as one; the message is for the model."""
+    """Raised for text that begins a call but cannot be parsed as one; the message is for the model."""
 
 
 class ToolFormat(NamedTuple):
-    """How a template writes calls: `opening {"<name>": ..., "<arguments>": {...}}`.
+    """The format of calls in a template: `opening {"<name>": ..., "<arguments>": {...}}`.
 
     Attributes:
-        opening: before a call, such as `<tool_call>`; empty where a call is the whole text.
-        name: key of the name of a tool.
-        arguments: key of its arguments.
-        closing_thought: tag that ends a thought, behind which calls are looked for.
+        opening: text before a call, such as `<tool_call>`; empty if a call is the whole text.
+        name: key of the tool's name.
+        arguments: key of the arguments.
+        closing_thought: tag that ends a thought, after which calls are searched for.
     """
 
     opening: str
@@ -48,17 +48,17 @@ class ToolFormat(NamedTuple):
 
 
 def read_tool_format(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]]) -> ToolFormat:
-    """Finds out how a template writes calls, by letting it write one.
+    """Determines how a template writes calls, by letting it write one.
 
     Args:
-        reader: of the template.
+        reader: reader of the template.
         schemas: JSON schemas of the tools.
 
     Returns:
         The format.
 
     Raises:
-        ValueError: the template does not tell the model about tools, or writes calls in another form than JSON.
+        ValueError: the template does not describe tools to the model, or does not write calls as JSON.
     """
     missing = [
         one["function"]["name"] for one in schemas if one["function"]["name"] not in render(reader, [_ASK], schemas)
@@ -86,17 +86,17 @@ def read_tool_format(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]
 
 
 def parse_calls(form: ToolFormat, text: str) -> tuple[str, list[Call]]:
-    """Reads the calls of what a model says.
+    """Parses the calls in a model's output.
 
     Args:
-        form: of its template.
-        text: what it says, without the token that ends it.
+        form: format of the model's template.
+        text: output of the model, without the token that ends it.
 
     Returns:
-        The text before the first call, and the calls; none in an answer.
+        The text before the first call, and the calls; an answer has none.
 
     Raises:
-        UnreadableCall: a call begins and cannot be read.
+        UnreadableCall: a call begins but cannot be parsed.
     """
     thought, closed, body = text.rpartition(form.closing_thought)
     if not form.opening:
@@ -114,19 +114,19 @@ def parse_calls(form: ToolFormat, text: str) -> tuple[str, list[Call]]:
 def render_results(
     reader: TemplateReader, results: Sequence[str], schemas: Sequence[Mapping[str, Any]], ids: Sequence[str] = ()
 ) -> str:
-    """Writes the results of the calls of one turn as the template does, up to where the assistant speaks next.
+    """Writes the results of one turn's calls like the template, up to where the assistant speaks next.
 
     Args:
-        reader: of the template.
-        results: a text for each call.
+        reader: reader of the template.
+        results: result of each call as text.
         schemas: JSON schemas of the tools.
-        ids: of the calls, where the model gave some.
+        ids: ids of the calls, if the model gave any.
 
     Returns:
-        What follows the token that ends the assistant's turn.
+        The text that follows the token that ends the assistant's turn.
 
     Raises:
-        ValueError: the template does not take results of tools.
+        ValueError: the template does not accept tool results.
     """
     ids = ids or [""] * len(results)
     calls = _asking([Call(schemas[0]["function"]["name"], {}, one) for one in ids])
@@ -149,7 +149,7 @@ def render_results(
 
 
 def shortest_call(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what a model has to say to call a tool without arguments, but for the token that ends its turn."""
+    """Returns the shortest output that calls a tool without arguments, excluding the token that ends the turn."""
     names = [schema["function"]["name"] for schema in schemas]
     asked = _asking([Call(min(names, key=len), {})])
     written = render(reader, [_ASK, asked], schemas)
@@ -161,7 +161,7 @@ def shortest_call(reader: TemplateReader, schemas: Sequence[Mapping[str, Any]]) 
 
 
 def call_messages(calls: Sequence[Call]) -> list[dict[str, Any]]:
-    """Returns calls as the field `tool_calls` of a message has them."""
+    """Returns calls in the form of the field `tool_calls` of a message."""
     return [
         {
             "id": call.id or f"call{number:05}",

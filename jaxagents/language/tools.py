@@ -1,4 +1,4 @@
-"""Tools to begin with: a calculator, and a search over documents of the user's own."""
+"""Basic tools: a calculator, and a search over the user's documents."""
 
 import ast
 import json
@@ -67,7 +67,7 @@ def _value(node: ast.AST) -> float:
 
 @cache
 def _read(path: str) -> list[tuple[str, set[str]]]:
-    """Returns the documents of a file, and the words of each."""
+    """Returns the documents of a file, and the set of words of each."""
     lines = [line for line in Path(path).expanduser().read_text(encoding="utf-8").split("\n") if line.strip()]
     texts = [json.loads(line)["text"] if line.startswith("{") else line for line in lines]
     return [(text, _words(text)) for text in texts]

@@ -1,4 +1,4 @@
-"""Transcripts of given actions with an expert's reasons, in which some turns are read and not learned."""
+"""Transcripts of given actions with an expert's reasons, in which some turns are read but not learned."""
 
 from collections.abc import Callable
 
@@ -13,30 +13,30 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, State, 
 
 
 def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_aside: int = 0) -> Callable[..., Episode]:
-    """Makes the function that writes down given actions, each after what the world's expert thinks in its state.
+    """Makes the function that writes down given actions, each preceded by the expert's thought in its state.
 
-    Where the layout has no room for thoughts, or the expert does not think aloud, actions stand alone.
+    If the layout has no room for thoughts, or the expert does not think aloud, there are only actions.
 
     Args:
-        environment: a text world of one seat, single instance, in which chance has no part after the start.
-        policy: whose tokens and layout the episodes have.
-        num_aside: most tokens of what is thought before the expert's own thought.
+        environment: unbatched text world of one player, without chance after the start.
+        policy: policy whose tokens and layout the episodes have.
+        num_aside: largest number of tokens of the text that precedes the expert's thought.
 
     Returns:
         `(task, start, group, actions int32 [N, T, M], live bool [N, T], *, thoughts=None, aside=None, own=None,
-        ignored=None) -> Episode`. `thoughts`, int32 `[N, T, H]`, are what the expert thought when it chose; None asks
-        it anew, which is another choice where it chooses at random. `aside`, int32 `[N, T, K]`, are words that are
-        thought first, -1 for none; `own`, int32 `[N, T, H]` and bool `[N, T]`, thoughts in place of the expert's in
-        some turns; turns `ignored`, bool `[N, T]`, have no thought and a `loss_weight` of 0. All else counts as
-        sampled, with a behaviour log-probability of zero.
+        ignored=None) -> Episode`. `thoughts`, int32 `[N, T, H]`, are the expert's thoughts when it chose; None: asks it
+        again, which can give other thoughts if it chooses at random. `aside`, int32 `[N, T, K]`, are words that are
+        thought first, -1 for none; `own`, int32 `[N, T, H]` and bool `[N, T]`, are thoughts that replace the expert's
+        in some turns; turns that are `ignored`, bool `[N, T]`, have no thought and a `loss_weight` of 0. Everything
+        else counts as sampled, with a behaviour log-probability of zero.
 
     Raises:
-        ValueError: thoughts have not enough room.
+        ValueError: there is not enough room for thoughts.
     """
     thinks = policy.layout.thought > 0 and bool(environment.text.patterns and environment.text.patterns.thought)
     if thinks:
         longest = max(map(policy.lexicon.max_tokens, environment.text.patterns.thought))
-        needed = longest + num_aside + 1  # The mark that ends a thought.
+        needed = longest + num_aside + 1  # Plus the mark that ends a thought.
         if policy.layout.thought < needed:
             raise ValueError(
                 f"`policy.thought_tokens` must hold the longest thought and {num_aside} tokens before it, {needed} in "
@@ -74,7 +74,7 @@ def make_transcriber(environment: Environment, policy: LanguagePolicy, *, num_as
                 thought = jnp.where(ignored[:, at][:, None], -1, thought)
             return actions[:, at], thought, speaks
 
-        keys = jax.random.split(jax.random.key(0), group.shape[0])  # Chance has no part.
+        keys = jax.random.split(jax.random.key(0), group.shape[0])  # Unused by the world: there is no chance.
         episode = play_script(environment, policy, choose, keys=keys, task=task, start=start, group=group)
         if ignored is None:
             return episode
@@ -90,14 +90,14 @@ def _fit(words: Array, size: int) -> Array:
 
 
 def reflection(environment: Environment) -> np.ndarray:
-    """Returns the words of a reflection on a mistake, int32 `[1]`: what every world answers to what does not work."""
+    """Returns the words of a reflection on a mistake, int32 `[1]`: every world's response to an ineffective action."""
     if NOTHING_HAPPENS[0] not in environment.text.words:
         raise ValueError(f"`environment` must say {NOTHING_HAPPENS[0]!r} to be reflected on, got {environment.name!r}.")
     return np.asarray([environment.text.words.index(NOTHING_HAPPENS[0])], np.int32)
 
 
 def reflection_tokens(environment: Environment, policy: LanguagePolicy) -> int:
-    """Counts the tokens of a reflection."""
+    """Returns the number of tokens of a reflection."""
     return policy.lexicon.max_tokens((reflection(environment)[None],))
 
 
@@ -105,8 +105,8 @@ def reflect_after(environment: Environment, mistaken: Array) -> Array:
     """Returns the words that are thought in every turn after a mistake, int32 `[N, T, 1]`.
 
     Args:
-        environment: a text world.
-        mistaken: bool `[N, T]`.
+        environment: text world.
+        mistaken: bool `[N, T]`, turns that are mistakes.
     """
     after = jnp.pad(mistaken[:, :-1], ((0, 0), (1, 0)))
     return jnp.where(after[..., None], jnp.asarray(reflection(environment)), -1)

@@ -1,4 +1,4 @@
-"""The most probable tokens alone: exact top-k, top-p and min-p without sorting the vocabulary."""
+"""Keeps only the most probable tokens: exact top-k, top-p and min-p without sorting the vocabulary."""
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,24 @@ def truncate(
     top_p: Array | float | None = None,
     min_p: Array | float | None = None,
 ) -> Array:
-    """Leaves out all tokens but the most probable ones.
+    """Excludes all tokens except the most probable ones.
 
-    With p the probabilities at the temperature, first the `top_k` most probable tokens stay; of these the fewest most
-    probable ones whose mass is at least `top_p` of theirs; of these the ones with `p >= min_p max p`. Tokens that are
-    as probable as the last one that stays also stay, so that the most probable ones always do.
+    With p the probabilities at the temperature, the `top_k` most probable tokens are kept first; of these, the fewest
+    most probable ones whose mass is at least the fraction `top_p` of theirs; of these, those with `p >= min_p max p`.
+    Tokens that are as probable as the last one kept are also kept, so that the most probable ones always are.
 
-    All three are thresholds. Those of `top_k` and `top_p` are found by bisection over the representations of the
-    numbers from 0 to infinity, which are whole numbers in the same order: 31 sums over the vocabulary, exact to the
-    last bit.
+    All three are thresholds. Those of `top_k` and `top_p` are found by bisection over the bit patterns of the numbers
+    from 0 to infinity, which are integers in the same order: 31 sums over the vocabulary, exact to the last bit.
 
     Args:
-        logits: float32 `[..., V]`; what is -inf stays so.
-        temperature: `[]` or `[...]`, divides the logits for the thresholds; None is 1.
-        top_k: `[]` or `[...]`, how many tokens, at least one; None leaves it out.
-        top_p: `[]` or `[...]`, share of the mass in (0, 1]; None leaves it out.
-        min_p: `[]` or `[...]`, share of the greatest probability in [0, 1]; None leaves it out.
+        logits: float32 `[..., V]`; entries of -inf are unchanged.
+        temperature: `[]` or `[...]`, divisor of the logits for the thresholds; None: 1.
+        top_k: `[]` or `[...]`, number of tokens, at least one; None: not used.
+        top_p: `[]` or `[...]`, fraction of the mass, in (0, 1]; None: not used.
+        min_p: `[]` or `[...]`, fraction of the largest probability, in [0, 1]; None: not used.
 
     Returns:
-        The logits, -inf for tokens that are left out.
+        The logits, with -inf for tokens that are excluded.
 
     References:
         Holtzman et al. (2020), "The Curious Case of Neural Text Degeneration", equations 2 and 3 (`top_p`).
@@ -45,10 +44,10 @@ def truncate(
         keep = below <= _reach(below, jnp.ones_like(below), wanted)
     if top_p is not None or min_p is not None:
         heat = 1.0 if temperature is None else jnp.maximum(_column(temperature, logits), 1e-6)
-        probability = jnp.where(keep, jnp.exp(-below / heat), 0.0)  # The greatest one is 1.
+        probability = jnp.where(keep, jnp.exp(-below / heat), 0.0)  # The largest one is 1.
         if top_p is not None:
             share = _column(top_p, logits)
-            # All of it is also what a sum would not notice.
+            # The whole mass includes tokens that are too improbable to change a sum.
             wanted = jnp.where(share < 1.0, share * jnp.sum(probability, axis=-1, keepdims=True), jnp.inf)
             keep &= below <= _reach(below, probability, wanted)
         if min_p is not None:
@@ -57,9 +56,9 @@ def truncate(
 
 
 def _reach(below: Array, weight: Array, wanted: Array) -> Array:
-    """Returns the least t with `sum of weight where below <= t` at least `wanted`, infinity without one, `[..., 1]`."""
+    """Returns the least t with `sum of weight where below <= t` at least `wanted`, infinity if none, `[..., 1]`."""
 
-    # A sum in one order never falls when a term grows: there is one place where it reaches what is wanted.
+    # A sum in a fixed order never decreases when a term grows, so there is one point where it reaches `wanted`.
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = low + (high - low) // 2

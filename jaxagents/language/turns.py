@@ -1,4 +1,4 @@
-"""The tokens of a turn: what is rendered into them, and how turns become episodes."""
+"""The tokens of a turn: how texts are rendered into them, and how turns become episodes."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,13 +14,13 @@ from jaxagents.types import Array, Environment, Episode, LanguagePolicy, Layout,
 
 @struct.dataclass
 class Part:
-    """Tokens that follow each other in a turn, `[B, n]`.
+    """Consecutive tokens in a turn, `[B, n]`.
 
     Attributes:
-        tokens: int32.
-        mask: bool, there is a token.
-        log_prob: float32, as `Episode.behavior_log_prob`; None for what was not sampled.
-        sampling_log_prob: float32, as in `Episode`; None for what was not sampled.
+        tokens: int32, token ids.
+        mask: bool, True = token, False = padding.
+        log_prob: float32, see `Episode.behavior_log_prob`; None for tokens that were not sampled.
+        sampling_log_prob: float32, see `Episode`; None for tokens that were not sampled.
         thought: whether it is a thought, static.
     """
 
@@ -33,10 +33,10 @@ class Part:
 
 @struct.dataclass
 class Turn:
-    """One turn, the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`.
+    """One turn, with the fields of `Episode`: those of tokens `[..., S]`, the others `[...]`.
 
-    In a game of P seats, `reward` is `[..., P]`, that of all of them. `parts` is what the world reports after the turn,
-    float32 by name, see `environments.text.world.Status`; empty where nobody asks for it.
+    In a game of P players, `reward` is `[..., P]`, the rewards of all of them. `parts` are the values that the world
+    reports after the turn, float32 by name, see `environments.text.world.Status`; empty if not requested.
     """
 
     tokens: Array
@@ -57,7 +57,7 @@ class Turn:
 
 
 def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1, parts: Sequence[str] = ()) -> Turn:
-    """Returns turns `[N, T, ...]` in which nothing happened."""
+    """Returns empty turns `[N, T, ...]`, which did not take place."""
     shape = (num_episodes, layout.num_turns)
     of_tokens = (*shape, layout.turn)
     flags = {name: jnp.zeros(shape, bool) for name in ("valid", "action_valid", "terminated", "truncated")}
@@ -77,11 +77,11 @@ def empty_turns(layout: Layout, num_episodes: int, num_seats: int = 1, parts: Se
 
 
 def join_parts(parts: Sequence[Part], first_position: Array) -> Turn:
-    """Joins the parts of a turn; what the environment says is still missing (zeros).
+    """Joins the parts of a turn; the environment's results are not yet filled in (zeros).
 
     Args:
-        parts: in order; together S tokens.
-        first_position: int32 `[B]`, of the first token.
+        parts: parts in order, with S tokens in total.
+        first_position: int32 `[B]`, position of the first token.
 
     Returns:
         The turn, leaves `[B, S]` and `[B]`.
@@ -118,12 +118,12 @@ def render_observations(policy: LanguagePolicy, observation: Array, begun: Array
     """Renders observations between their marks, or in the frame of a chat template.
 
     Args:
-        policy: gives words, marks and room.
+        policy: policy that defines words, marks and room.
         observation: int32 `[B, K]` word ids.
-        begun: bool `[B]`, the agent that reads has had a turn before.
+        begun: bool `[B]`, whether the agent that reads has had a turn before.
 
     Returns:
-        Tokens and mask `[B, layout.observation]`; the last column is the mark that opens what the policy says.
+        Tokens and mask `[B, layout.observation]`; the last column is the mark that opens the policy's output.
     """
     marks, layout, frames = policy.tokenizer.marks, policy.layout, policy.lexicon.frames
     if frames is not None:
@@ -162,25 +162,25 @@ def assemble(
     group: Array,
     task: PyTree,
 ) -> Episode:
-    """Makes episodes of their turns.
+    """Assembles episodes from their turns.
 
     Args:
-        layout: of the tokens.
-        turns: leaves `[N, T, ...]`.
+        layout: layout of the tokens.
+        turns: turns, leaves `[N, T, ...]`.
         prompts: tokens and mask `[N, P]`.
-        success: bool `[N]`.
-        group: int32 `[N]`.
-        task: leaves `[N, ...]`.
+        success: bool `[N]`, whether episodes succeeded.
+        group: int32 `[N]`, groups of the episodes.
+        task: tasks, leaves `[N, ...]`.
 
     Returns:
-        The episodes. In games, the reward of a turn is what its seat earned until its next turn or the end, and
-        `seat_return` `[N, P]` is what every seat got in all. The parts of turns are `extras`.
+        The episodes. In games, the reward of a turn is what its player earned until the player's next turn or the end,
+        and `seat_return` `[N, P]` is the total reward of every player. The parts of turns are `extras`.
     """
     reward, seat_return = turns.reward, None
     if reward.ndim == 3:
         seat_return = jnp.sum(jnp.where(turns.valid[:, :, None], reward, 0.0), axis=1)
         reward = jax.vmap(reward_until_next_turn)(reward, turns.agent, turns.valid)
-    # A turn holds tokens only where its turn took place.
+    # A turn has tokens only if it took place.
     took_place = turns.valid[:, :, None]
     return Episode(
         prompt_tokens=prompts[0],
@@ -209,13 +209,13 @@ def assemble(
 
 
 def render_and_close(policy: LanguagePolicy, words: Array, *, size: int, mark: str) -> tuple[Array, Array]:
-    """Renders an answer in given words and closes it with a mark.
+    """Renders an answer from given words and closes it with a mark.
 
     Args:
-        policy: gives words and marks.
+        policy: policy that defines words and marks.
         words: int32 `[B, K]` word ids.
-        size: most tokens, the mark included.
-        mark: name of it.
+        size: largest number of tokens, including the mark.
+        mark: name of the mark.
 
     Returns:
         Tokens and mask `[B, size]`.
@@ -229,12 +229,12 @@ def render_and_close(policy: LanguagePolicy, words: Array, *, size: int, mark: s
 
 
 def script_parts(policy: LanguagePolicy, action: Array, thought: Array | None = None) -> list[Part]:
-    """Renders what follows the observation of a turn, in given words, as if the policy had sampled them.
+    """Renders the part of a turn after the observation from given words, as if the policy had sampled it.
 
     Args:
-        policy: gives words, marks and room.
+        policy: policy that defines words, marks and room.
         action: int32 `[B, M]` word ids.
-        thought: int32 `[B, H]` word ids; None thinks nothing, and says so where the layout has room for thoughts.
+        thought: int32 `[B, H]` word ids; None: an empty thought if the layout has room for thoughts.
 
     Returns:
         The parts, with log-probabilities of zero.
@@ -250,13 +250,13 @@ def script_parts(policy: LanguagePolicy, action: Array, thought: Array | None = 
         return [written]
     words = jnp.full((num_rows, 1), -1, jnp.int32) if thought is None else thought
     nothing = jnp.zeros((num_rows, 1), jnp.int32)
-    # The act mark after a thought is only needed when it is cut.
+    # The act mark after a thought is only needed if the thought is cut off.
     no_mark = Part(tokens=nothing, mask=nothing.astype(bool))
     return [part(*render_and_close(policy, words, size=layout.thought, mark="act"), True), no_mark, written]
 
 
 def player_of(timestep: TimeStep, turn: Array) -> Array:
-    """Returns who acts next, int32 `[B]`; the first agent in worlds of one. `turn` says how many rows there are."""
+    """Returns the player who acts next, int32 `[B]`; 0 in single-player worlds. `turn` defines the number of rows."""
     return jnp.zeros(turn.shape, jnp.int32) if timestep.player is None else timestep.player
 
 
@@ -273,22 +273,22 @@ def step_worlds(
     cut: Array,
     parts: Sequence[str] = (),
 ) -> tuple[State, TimeStep, Turn]:
-    """Acts in every row, and writes what the world says about it into the turn.
+    """Acts in every row, and writes the world's results into the turn.
 
     Args:
-        environment: single instance.
-        keys: `[B]`.
-        state: leaves `[B, ...]`.
-        timestep: the one acted in.
+        environment: unbatched environment.
+        keys: keys `[B]`.
+        state: states, leaves `[B, ...]`.
+        timestep: time steps in which the action is taken.
         action: int32 `[B, M]` word ids.
-        turn: as `conversation.answer` returns it.
+        turn: turn as returned by `conversation.answer`.
         live: bool `[B]`, rows in which the turn takes place.
-        parsed: bool `[B]`, the action could be read.
-        cut: bool `[B]`, the turn is the last one in any case.
-        parts: of what the world reports, by name, that are written into the turn.
+        parsed: bool `[B]`, whether the action could be parsed.
+        cut: bool `[B]`, whether the turn is the last one in any case.
+        parts: names of values that the world reports, which are written into the turn.
 
     Returns:
-        The states and time steps that follow, and the turn.
+        The next states and time steps, and the turn.
     """
     after_state, after = jax.vmap(environment.step)(keys, state, action)
     reported = {name: after.info["metrics"][name] for name in parts}

@@ -1,4 +1,4 @@
-"""Fresh actions at the states of episodes: what a policy would say now to what was observed then."""
+"""New actions in the states of episodes: what a policy would say now to past observations."""
 
 from collections.abc import Callable
 
@@ -15,17 +15,17 @@ Utter = Callable[[Params, Array, Episode], Episode]
 
 
 def make_utterances(policy: LanguagePolicy) -> Utter:
-    """Makes the function that samples an action anew in every turn of given episodes.
+    """Makes the function that resamples the action in every turn of given episodes.
 
-    Turns must not see each other, so that an action changes nothing but its turn. Rewards, flags and what was observed
-    are those of the episodes.
+    Turns must not see each other, so that an action affects only its turn. Rewards, flags and observations are those of
+    the episodes.
 
     Args:
-        policy: speaks.
+        policy: policy that speaks.
 
     Returns:
         `(params, key, episode) -> Episode`, whose actions and log-probabilities are those of `params`, in the turns in
-        which something had been sampled.
+        which tokens had been sampled.
 
     Raises:
         ValueError: the policy sees earlier turns, or thinks.
@@ -69,7 +69,7 @@ def make_utterances(policy: LanguagePolicy) -> Utter:
             model,
             params,
             cache,
-            hidden[:, -1],  # The mark that opens the action stands there.
+            hidden[:, -1],  # At the mark that opens the action.
             keys=jax.random.split(key, num_rows * num_turns),
             positions=first.reshape(-1),
             index=length,

@@ -1,4 +1,4 @@
-"""Who tells good actions from bad ones: `(environment, policy) -> Verifier`, a slot of `language.stepwise`."""
+"""Verifiers, which tell good actions from bad ones: `(environment, policy) -> Verifier`, a slot of collectors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from jaxagents.types import Array, Environment, LanguagePolicy, Params, State, T
 
 
 class Verifier(NamedTuple):
-    """What judges actions by what they led to.
+    """Scores actions by their outcomes.
 
     Attributes:
-        score: `(params, key, index int32 [N], task, state, (state, timestep) that follow) -> float32 [N]`, leaves
-            `[N, ...]`; the index is that of a row over all devices.
-        num_rollouts: episodes that it plays for every action; they count in the budget.
+        score: `(params, key, index int32 [N], task, state, (state, timestep) that follow) -> float32 [N]`, leaves `[N,
+            ...]`; `index` is the index of a row over all devices.
+        num_rollouts: number of episodes that it plays per action; they count towards the budget.
     """
 
     score: Callable[[Params, Array, Array, Task, State, tuple[State, TimeStep]], Array]
@@ -25,18 +25,18 @@ class Verifier(NamedTuple):
 
 
 def make_distance_verifier(environment: Environment, policy: LanguagePolicy, *, noise: float = 0.0) -> Verifier:
-    """Makes the verifier that says 1 where an action came closer to a success, else 0, and errs now and then.
+    """Makes a verifier that returns 1 if an action came closer to a success, else 0, with random errors.
 
     Args:
-        environment: a text world whose `text.distance` is known.
+        environment: text world with a known `text.distance`.
         policy: not used.
-        noise: probability of the other answer, by itself for every action; 0 is an oracle, 0.5 knows nothing.
+        noise: probability of the opposite answer, independently for every action; 0: an oracle, 0.5: no information.
 
     Returns:
         The verifier.
 
     Raises:
-        ValueError: the distance is not known, or `noise` is no probability.
+        ValueError: the distance is not known, or `noise` is not a probability.
     """
     del policy
     if environment.text is None or environment.text.distance is None:
@@ -59,15 +59,15 @@ def make_distance_verifier(environment: Environment, policy: LanguagePolicy, *, 
 
 
 def make_outcome_verifier(environment: Environment, policy: LanguagePolicy, *, num_rollouts: int = 5) -> Verifier:
-    """Makes the verifier that plays on: the share of episodes of the policy that succeed from what follows an action.
+    """Makes a verifier that continues episodes: the policy's fraction of successes from the state after an action.
 
     Args:
-        environment: a text world of one seat.
-        policy: plays on, with the parameters that act.
-        num_rollouts: episodes per action.
+        environment: text world of one player.
+        policy: policy that continues, with the parameters that act.
+        num_rollouts: number of episodes per action.
 
     Returns:
-        The verifier; where the episode has ended it says whether with success.
+        The verifier; if the episode has ended, the score is whether it ended with success.
 
     Raises:
         ValueError: `num_rollouts` is not positive.

@@ -1,4 +1,4 @@
-"""Networks: modules of Flax, from torsos and recurrent cores to transformers."""
+"""Networks: Flax modules, from torsos and recurrent cores to transformers."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""Adapters: few parameters that change the many frozen ones of any network, as functions of pytrees."""
+"""Adapters: a few parameters that modify the many frozen ones of any network, as functions of pytrees."""
 
 import math
 import re
@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from jaxagents.types import Array, Params, PyTree
 
 PROJECTIONS = r"(query|key|value|qkv|output|gate|up|down)/kernel$"
-"""Finds the projections of attention and MLP of a language model."""
+"""Matches the projections of attention and MLP in a language model."""
 
 
 class Adapter(NamedTuple):
-    """A small change of the parameters of a network.
+    """A small change to the parameters of a network.
 
     Attributes:
-        init: `(key, params) -> own parameters`, with which `merge` changes nothing.
-        merge: `(params, own parameters) -> params` of the same shapes and types.
-        description: `kind` and the numbers that files of other libraries hold.
+        init: `(key, params) -> own parameters`, with which `merge` changes nothing at first.
+        merge: `(params, own parameters) -> params` of the same shapes and dtypes.
+        description: `kind` and the settings that the files of other libraries store.
     """
 
     init: Callable[[Array, Params], PyTree]
@@ -37,23 +37,23 @@ def lora(
     rank_stabilized: bool = False,
     magnitude: bool = False,
 ) -> Adapter:
-    """Makes low-rank changes of kernels, `W + s A B`, or with a magnitude `m (W + s A B) / |W + s A B|`.
+    """Makes low-rank updates of kernels, `W + s A B`, or with a magnitude `m (W + s A B) / |W + s A B|`.
 
-    A merge costs as much as a product of a kernel with `rank` rows, and one merged copy of the kernels is alive while
-    the network runs.
+    A merge costs as much as multiplying a kernel by `rank` rows, and one merged copy of the kernels exists while the
+    network runs.
 
     Args:
-        pattern: searched in the paths of kernels, as `params/layers_0/attention/query/kernel`.
-        rank: r, of `A [D, r]` and `B [r, F]`.
-        alpha: `s = alpha / r`.
-        rank_stabilized: `s = alpha / sqrt(r)` instead.
-        magnitude: learns the norm of every output apart (DoRA); the norm is held fixed in the gradient.
+        pattern: regular expression searched in the paths of kernels, such as `params/layers_0/attention/query/kernel`.
+        rank: r in `A [D, r]` and `B [r, F]`.
+        alpha: alpha in `s = alpha / r`.
+        rank_stabilized: whether to use `s = alpha / sqrt(r)` instead.
+        magnitude: whether to learn the norm of every output separately (DoRA); gradients treat the norm as a constant.
 
     Returns:
-        The adapter; its parameters are `{path: {"a", "b"}}`, with "magnitude" for DoRA. B is zero at the start.
+        The adapter; its parameters are `{path: {"a", "b"}}`, plus "magnitude" for DoRA. B is zero at the start.
 
     Raises:
-        ValueError: the rank is not positive; when initialised, a pattern finds no kernel.
+        ValueError: the rank is not positive; or, at initialisation, the pattern matches no kernel.
 
     References:
         Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
@@ -84,14 +84,14 @@ def lora(
 
 
 def ia3(*, outputs: str = r"(key|value)/(kernel|bias)$", inputs: str | None = r"down/kernel$") -> Adapter:
-    """Makes factors of the outputs of some projections and of the inputs of others.
+    """Makes learned factors for the outputs of some projections and the inputs of others.
 
     Args:
-        outputs: searched in the paths of kernels and biases whose outputs are multiplied.
-        inputs: searched in the paths of kernels whose inputs are; None for none.
+        outputs: regular expression for the paths of kernels and biases whose outputs are scaled.
+        inputs: regular expression for the paths of kernels whose inputs are scaled; None: none.
 
     Returns:
-        The adapter; its parameters are `{path of the kernel: {"outputs" or "inputs"}}`, ones at the start.
+        The adapter; its parameters are `{path of the kernel: {"outputs" or "inputs"}}`, all one at the start.
 
     References:
         Liu et al. (2022), "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning",
@@ -125,7 +125,7 @@ def ia3(*, outputs: str = r"(key|value)/(kernel|bias)$", inputs: str | None = r"
 
 
 def full(*, pattern: str) -> Adapter:
-    """Makes whole parameters learn, such as a value head, `value_layer/`, or a critic."""
+    """Makes an adapter that trains whole parameters, such as a value head, `value_layer/`, or a critic."""
     return _of_leaves(
         pattern,
         lambda key, leaf: {"own": leaf},
@@ -136,7 +136,7 @@ def full(*, pattern: str) -> Adapter:
 
 
 def combine(adapters: Mapping[str, Adapter]) -> Adapter:
-    """Makes one adapter of several, each applied to what the ones before it give."""
+    """Combines several adapters into one; each is applied to the result of the previous ones."""
 
     def init(key: Array, params: Params) -> PyTree:
         keys = jax.random.split(key, len(adapters))
@@ -158,7 +158,7 @@ def _of_leaves(
     description: Mapping[str, Any],
     min_ndim: int = 2,
 ) -> Adapter:
-    """Makes an adapter of what becomes of every parameter that a pattern finds."""
+    """Makes an adapter from functions of single parameters, for all parameters that match a pattern."""
 
     def init(key: Array, params: Params) -> PyTree:
         found = _find(params, pattern, min_ndim=min_ndim)
@@ -179,10 +179,10 @@ def _map(change: Callable[[str, Array], Array], params: Params) -> Params:
 
 
 def _find(params: Params, pattern: str, min_ndim: int = 2) -> dict[str, Array]:
-    """Returns the parameters whose path a pattern finds.
+    """Returns the parameters whose paths match a pattern.
 
     Raises:
-        ValueError: there is none, or one has too few axes.
+        ValueError: no parameter matches, or one that matches has too few axes.
     """
     leaves = {_path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     found = {path: leaf for path, leaf in leaves.items() if re.search(pattern, path)}

@@ -1,6 +1,6 @@
-"""Attention masks, attention with grouped heads, and rotary positions.
+"""Attention masks, attention with grouped heads, and rotary position embeddings.
 
-Letters: K heads of keys and values, G query heads for each of them, H = K G, F features of a head, S queries, W keys.
+Symbols: K key-value heads, G query heads per key-value head, H = K G, F features per head, S queries, W keys.
 """
 
 import functools
@@ -16,12 +16,12 @@ from jaxagents.types import Array, CausalMask
 
 
 def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], *, context_turns: int) -> Array:
-    """Says which tokens see which: their agent's own, of recent turns, and the prompt. What comes later is left to you.
+    """Computes which tokens see which: the recent turns of their own agent, and the prompt; not masked causally.
 
     Args:
-        query: turn and agent of the tokens that see, `[..., q]`; turns are counted by agent, -1 is the prompt.
-        key: turn, agent and mask of the tokens that are seen, `[..., k]`.
-        context_turns: own turns that are seen, the present one included.
+        query: turn and agent of the tokens that attend, `[..., q]`; turns are counted per agent, -1 is the prompt.
+        key: turn, agent and mask of the tokens that are attended to, `[..., k]`.
+        context_turns: number of own turns that are visible, including the current one.
 
     Returns:
         bool `[..., q, k]`.
@@ -33,21 +33,21 @@ def attention_mask(query: tuple[Array, Array], key: tuple[Array, Array, Array], 
 
 
 def causal_mask(present: Array) -> CausalMask:
-    """Returns the mask of tokens, where `present` bool `[B, W]` says that they are any, that see all before them."""
+    """Returns the mask with which tokens see all before them; `present`, bool `[B, W]`, marks real tokens."""
     nothing = jnp.zeros(present.shape, jnp.int32)
     return CausalMask(turn=nothing, agent=nothing, present=present, context_turns=1)
 
 
 def dense_mask(mask: Array | CausalMask, *, index: Array | int = 0, size: int | None = None) -> Array:
-    """Makes the bits of all pairs.
+    """Expands a mask to one bit per pair of query and key.
 
     Args:
-        mask: of the keys; bits `[B, S, W]` are returned as they are.
-        index: the key that the first query is.
-        size: S, queries; None: as many as keys.
+        mask: mask of the keys; bits `[B, S, W]` are returned unchanged.
+        index: index of the first query among the keys.
+        size: S, number of queries; None: as many as keys.
 
     Returns:
-        bool `[B, S, W]`, the query sees the key.
+        bool `[B, S, W]`, whether the query sees the key.
     """
     if not isinstance(mask, CausalMask):
         return mask
@@ -61,18 +61,18 @@ def dense_mask(mask: Array | CausalMask, *, index: Array | int = 0, size: int | 
 
 
 def queries_of(of_keys: Array, *, index: Array | int, size: int | None) -> Array:
-    """Returns what is known of the queries among `[B, W]` of the keys, `[B, S]`; for the arguments see `dense_mask`."""
+    """Selects the entries `[B, S]` of the queries from those of the keys `[B, W]`; for arguments see `dense_mask`."""
     if size is None or size == of_keys.shape[1]:
         return of_keys
     return jax.lax.dynamic_slice_in_dim(of_keys, index, size, axis=1)
 
 
-_MASKED_SCORE = -1e9  # Finite: a query that sees nothing gets a mean of all values, not NaN.
+_MASKED_SCORE = -1e9  # Finite, so that a query that sees nothing gets the mean of all values instead of NaN.
 
 
 @struct.dataclass
 class KeyValue:
-    """Keys and values of the tokens so far, the layout that decoding reads without transposing.
+    """Keys and values of the tokens so far, in the layout that decoding reads without transposing.
 
     Attributes:
         key: `[B, K, W, F]`, after rotation.
@@ -84,7 +84,7 @@ class KeyValue:
 
 
 def mask_bias(mask: Array) -> Array:
-    """Computes what to add to scores, float32 `[B, S, W]`: 0 where the query sees the key (bool `[B, S, W]`)."""
+    """Computes the bias of scores, float32 `[B, S, W]`: 0 if the query sees the key (bool `[B, S, W]`), else -1e9."""
     return jnp.where(mask, 0.0, _MASKED_SCORE)
 
 
@@ -98,10 +98,10 @@ def rotary_frequencies(features: int, base: float = 10_000.0) -> tuple[float, ..
 
 
 def rotary_angles(positions: Array, frequencies: Sequence[float]) -> tuple[Array, Array]:
-    """Computes the factors of `rotate` for positions int32 `[B, S]`.
+    """Computes the factors for `rotate` at positions int32 `[B, S]`.
 
     Returns:
-        `(cos, cos)` and `(-sin, sin)` of the angles, each float32 `[B, S, 1, R]`, R rotated features.
+        `(cos, cos)` and `(-sin, sin)` of the angles, each float32 `[B, S, 1, R]`, with R rotated features.
     """
     angles = positions[..., None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None]
     wide = functools.partial(jax.lax.platform_dependent, cpu=_widen_on_cpu, default=_widen)
@@ -110,22 +110,22 @@ def rotary_angles(positions: Array, frequencies: Sequence[float]) -> tuple[Array
 
 
 def _widen(cosine: Array, sine: Array) -> tuple[Array, Array]:
-    """Puts the factors of both halves beside each other."""
+    """Concatenates the factors of both halves."""
     return jnp.concatenate([cosine, cosine], axis=-1), jnp.concatenate([-sine, sine], axis=-1)
 
 
 def _widen_on_cpu(cosine: Array, sine: Array) -> tuple[Array, Array]:
     # Exact products with ones: XLA:CPU fuses anything else into every layer and computes the sines there for every
-    # head, and an optimization barrier is gone by then.
+    # head; optimization barriers have been removed by then.
     same = np.eye(cosine.shape[-1], dtype=np.float32)
     expand = functools.partial(jnp.dot, precision=jax.lax.Precision.HIGHEST)
     return expand(cosine, np.concatenate([same, same], axis=1)), expand(sine, np.concatenate([-same, same], axis=1))
 
 
 def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
-    """Rotates the pairs (i, i + R / 2) of the first R features of heads `[B, S, H, F]`; the others stay.
+    """Rotates the pairs (i, i + R / 2) of the first R features of heads `[B, S, H, F]`; the rest is unchanged.
 
-    Deviation: the paper pairs neighbours (2 i, 2 i + 1); the pairing of halves is that of Llama and Qwen checkpoints.
+    Deviation: the paper pairs neighbours (2 i, 2 i + 1); pairing halves matches Llama and Qwen checkpoints.
     """
     cosine, sine = (angle.astype(x.dtype) for angle in angles)
     rotated, rest = jnp.split(x, [cosine.shape[-1]], axis=-1)
@@ -138,15 +138,15 @@ def rotate(x: Array, angles: tuple[Array, Array]) -> Array:
 def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool = False) -> Array:
     """Computes `softmax(q k / sqrt(F) + bias) v`.
 
-    On GPUs that have it, cuDNN's fused kernel takes what it can, see `is_fused`. Elsewhere the products below are as
-    fast as `jax.nn.dot_product_attention` or faster: 2 times and more in training on a CPU.
+    On GPUs with cuDNN's fused kernel, that kernel is used if it supports the shapes, see `is_fused`. Elsewhere the
+    products below are as fast as `jax.nn.dot_product_attention` or faster: 2 times and more in training on a CPU.
 
     Args:
         query: `[B, S, H, F]`.
         key: `[B, K, W, F]`.
         value: `[B, K, W, F]`.
         bias: float32 `[B, S, W]`, see `mask_bias`.
-        causal: whether it leaves out all keys after the query, with S = W: the kernel then skips them.
+        causal: whether the bias masks all keys after each query, with S = W; the kernel then skips them.
 
     Returns:
         `[B, S, H, F]`.
@@ -159,10 +159,10 @@ def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool 
     query = query.reshape(batch, length, key_heads, groups, features).transpose(0, 2, 3, 1, 4) / math.sqrt(features)
     half = value.dtype in (jnp.bfloat16, jnp.float16)
     if half and length == 1 < groups:
-        # GPUs take rows in eights: padded here, scores and weights are not copied into something wider.
+        # GPUs process rows in groups of eight: padded here, scores and weights are not copied into a wider array.
         query = jnp.pad(query, ((0, 0), (0, 0), (0, -groups % 8), (0, 0), (0, 0)))
     rows = query.shape[2]
-    # One query per head is a product with a vector, for which XLA:CPU has better code than for a thin matrix.
+    # One query per head is a matrix-vector product, for which XLA:CPU has faster code than for a thin matrix.
     single = length == rows == 1
     query = query.reshape(batch, key_heads, *([] if single else [rows * length]), features)
     equations = ("bkf,bkwf->bkw", "bkw,bkwf->bkf") if single else ("bkqf,bkwf->bkqw", "bkqw,bkwf->bkqf")
@@ -182,7 +182,7 @@ def attend(query: Array, key: Array, value: Array, bias: Array, *, causal: bool 
 
 def _attend_fused(query: Array, key: Array, value: Array, bias: Array, *, causal: bool) -> Array:
     seen = bias == 0.0
-    # The kernel's gradients of a query that sees nothing are NaN; it gets itself, or the first key, in place of a mean.
+    # The kernel's gradients for a query that sees nothing are NaN; it sees itself, or the first key, instead of a mean.
     length, width = seen.shape[1:]
     first = jnp.arange(width)[None] == (jnp.arange(length)[:, None] if causal else 0)
     mask = seen | (first[None] & ~jnp.any(seen, axis=-1, keepdims=True))
@@ -191,9 +191,9 @@ def _attend_fused(query: Array, key: Array, value: Array, bias: Array, *, causal
 
 
 def is_fused(query: Array, width: int) -> bool:
-    """Tells whether cuDNN's fused attention takes queries `[B, S, H, F]` and `width` keys, with a mask and gradients.
+    """Returns whether cuDNN's fused attention supports queries `[B, S, H, F]` and `width` keys, masked, with gradients.
 
-    It takes half precision, up to 128 features in eights, and even lengths, on NVIDIA GPUs since Ampere.
+    It needs half precision, at most 128 features, a multiple of 8, even lengths, and an NVIDIA GPU since Ampere.
     """
     half = query.dtype in (jnp.bfloat16, jnp.float16)
     features, length = query.shape[3], query.shape[1]

@@ -1,4 +1,4 @@
-"""Attention over long contexts a block of queries at a time: scores never exist for all pairs of tokens."""
+"""Attention over long contexts, one block of queries at a time: scores never exist for all pairs of tokens."""
 
 from functools import partial
 from typing import Any
@@ -15,14 +15,14 @@ NO_WINDOW = 2**30
 
 @struct.dataclass
 class View:
-    """Which of W keys S queries of rows see.
+    """Which of the W keys are visible to the S queries of each row.
 
     Attributes:
-        seen: a `CausalMask` of the keys; or bool `[B, S, W]`, a byte for every pair, the only thing that is quadratic.
-        position: int32 `[B, S]`, of queries; what a window counts.
-        key_position: int32 `[B, W]`.
-        index: int32 `[]`, the key that the first query is.
-        window: int32 `[]`, positions that are seen, the present one included; `NO_WINDOW` for all.
+        seen: a `CausalMask` of the keys; or bool `[B, S, W]`, a byte per pair, the only array of quadratic size.
+        position: int32 `[B, S]`, positions of the queries, by which the window is measured.
+        key_position: int32 `[B, W]`, positions of the keys.
+        index: int32 `[]`, index of the first query among the keys.
+        window: int32 `[]`, number of visible positions, including the current one; `NO_WINDOW` for all.
     """
 
     seen: Array | CausalMask
@@ -38,9 +38,9 @@ class _Queries:
 
     Attributes:
         query: `[B, q, H, F]`.
-        number: int32 `[B, q]`, the keys that they are.
+        number: int32 `[B, q]`, indices of the queries among the keys.
         position: int32 `[B, q]`.
-        seen: bool `[B, q, W]`; with a `CausalMask`, turn and agent `[B, q]`.
+        seen: bool `[B, q, W]`; or, with a `CausalMask`, turn and agent `[B, q]`.
     """
 
     query: Array
@@ -52,28 +52,28 @@ class _Queries:
 def attend_in_blocks(
     query: Array, key: Array, value: Array, view: View, *, block: int, cap: float | None = None
 ) -> Array:
-    """Computes `softmax(q k / sqrt(F) + bias) v` for blocks of queries one after the other, each again backwards.
+    """Computes `softmax(q k / sqrt(F) + bias) v` one block of queries at a time, recomputed in the backward pass.
 
     Args:
         query: `[B, S, H, F]`.
         key: `[B, K, W, F]`.
         value: `[B, K, W, F]`.
-        view: what they see.
-        block: queries at a time; scores take `4 B H block W` bytes.
-        cap: soft bound of scores; None: no bound.
+        view: keys that are visible to the queries.
+        block: number of queries per block; scores take `4 B H block W` bytes.
+        cap: soft bound of the scores; None: no bound.
 
     Returns:
         `[B, S, H, F]`.
 
     References:
         Rabe and Staats (2021), "Self-attention Does Not Need O(n^2) Memory".
-        Chen et al. (2016), "Training Deep Nets with Sublinear Memory Cost", for computing again.
+        Chen et al. (2016), "Training Deep Nets with Sublinear Memory Cost", for the recomputation.
     """
     batch, length = query.shape[:2]
     num_blocks = -(-length // block)
 
     def cut(leaf: Array) -> Array:
-        """`[B, S, ...]` -> `[blocks, B, block, ...]`, zeros behind the end."""
+        """Reshapes `[B, S, ...]` to `[blocks, B, block, ...]`, padded with zeros."""
         padding = [(0, 0), (0, num_blocks * block - length), *[(0, 0)] * (leaf.ndim - 2)]
         padded = jnp.pad(leaf, padding).reshape(batch, num_blocks, block, *leaf.shape[2:])
         return jnp.moveaxis(padded, 1, 0)
@@ -100,7 +100,7 @@ def _attend_block(key: Array, value: Array, view: View, cap: float | None, queri
 
 
 def _seen(view: View, queries: _Queries) -> Array:
-    """Returns what a block of queries sees, bool `[B, q, W]`, without the window."""
+    """Returns which keys a block of queries sees, bool `[B, q, W]`, before the window is applied."""
     mask_of_keys = view.seen
     if not isinstance(mask_of_keys, CausalMask):
         return queries.seen

@@ -1,4 +1,4 @@
-"""Scores of commands in words, for worlds that offer a list of them."""
+"""Scores of commands in words, for worlds that offer a list of commands."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ from jaxagents.types import Array
 
 
 class CommandScorer(nn.Module):
-    """Computes `f(text) . g(command) / sqrt(F)` for every command, of bags of embedded words.
+    """Computes `f(text) . g(command) / sqrt(F)` for every command, from bags of embedded words.
 
     Attributes:
-        vocab_size: of word ids; 0 is no word.
+        vocab_size: number of word ids; 0 is no word.
         features: F.
 
     References:
@@ -36,10 +36,10 @@ class CommandScorer(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Computes features `[..., F]` of the text of such an observation, for values.
+    """Computes features `[..., F]` of the text of such an observation, for value functions.
 
     Attributes:
-        vocab_size: of word ids; 0 is no word.
+        vocab_size: number of word ids; 0 is no word.
         features: F.
     """
 
@@ -54,15 +54,15 @@ class TextEncoder(nn.Module):
 
 
 class Logits(nn.Module):
-    """Takes what it is given as the logits: the head of a policy whose encoder scores actions."""
+    """Uses its input as the logits: the head of a policy whose encoder scores actions."""
 
     @nn.compact
     def __call__(self, scores: Array) -> Array:
-        """Returns the scores, times a factor that is learned."""
+        """Returns the scores, times a learned factor."""
         return scores * self.param("scale", nn.initializers.ones, (1,)).reshape((1,) * scores.ndim)
 
 
 def _bag(embedding: nn.Embed, words: Array) -> Array:
-    """Computes the mean of the embedded words of the last axis."""
+    """Computes the mean of the embedded words along the last axis."""
     is_word = (words > 0)[..., None]
     return jnp.sum(embedding(words) * is_word, axis=-2) / jnp.maximum(jnp.sum(is_word, axis=-2), 1)

@@ -1,4 +1,4 @@
-"""Small convolutions that are fast on every backend, their gradients included."""
+"""Small convolutions that are fast on every backend, including their gradients."""
 
 import math
 
@@ -14,10 +14,10 @@ class Convolution(nn.Module):
     """A convolution without padding over `[..., height, width, channels]`, with the parameters of `nn.Conv`.
 
     Attributes:
-        num_channels: of the output.
+        num_channels: number of output channels.
         kernel_size: side of the square kernel in pixels.
         stride: step of the kernel in pixels.
-        dtype: of the products and of the output; None: that of the image and the parameters.
+        dtype: dtype of the products and the output; None: that of the image and the parameters.
     """
 
     num_channels: int
@@ -27,7 +27,7 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Computes `[..., (height - kernel_size) // stride + 1, ..., num_channels]`."""
+        """Computes `[..., (height - kernel_size) // stride + 1, ..., num_channels]` of an image."""
         shape = (self.kernel_size, self.kernel_size, image.shape[-1], self.num_channels)
         kernel = self.param("kernel", orthogonal(math.sqrt(2.0)), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.num_channels,))

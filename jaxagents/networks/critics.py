@@ -1,4 +1,4 @@
-"""Torsos of critics that learn from many updates per step."""
+"""Torsos of critics that are trained with many updates per step."""
 
 import math
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from jaxagents.types import Array
 
 
 class RegularizedMLP(nn.Module):
-    """Dense layers as those of `MLP`, with dropout, layer norms and batch norms.
+    """Dense layers like those of `MLP`, with dropout, layer norm and batch norm.
 
     Attributes:
         hidden_sizes: width of each layer.
         activation: name of an element-wise function of flax.linen, applied after every layer.
         layer_norm: whether to normalise before every activation.
-        dropout_rate: share of the units of every layer that drop out before the layer norm, where the caller gives a
-            key of the name "dropout".
-        batch_norm: whether to normalise what enters every layer, and the features, by their statistics over all leading
-            axes, where the caller lets "batch_stats" change; elsewhere by their running means (momentum 0.99).
+        dropout_rate: fraction of the units of every layer that is dropped before the layer norm, if the caller passes a
+            key named "dropout".
+        batch_norm: whether to normalise the input of every layer and the features, by their statistics over all
+            leading axes if the caller makes "batch_stats" mutable, else by their running statistics (momentum 0.99).
 
     References:
         Hiraoka et al. (2022), Dropout Q-functions for doubly efficient reinforcement learning, figure 1.
         Bhatt et al. (2024), CrossQ, figure 2.
 
-    Deviation: CrossQ renormalises batches after a warm-up of 100,000 steps; here they are normalised throughout. Its
-        policy has batch norms, too, and its Adam forgets gradients faster (b1 = 0.5); not here.
+    Deviation: CrossQ uses batch renormalisation after a warm-up of 100,000 steps; here it is batch normalisation
+        throughout. CrossQ's policy also has batch norms, and its Adam uses b1 = 0.5; here neither is the case.
     """
 
     hidden_sizes: Sequence[int] = (256, 256)
@@ -48,8 +48,8 @@ class RegularizedMLP(nn.Module):
         """Computes features `[..., hidden_sizes[-1]]` of `[..., D]`.
 
         Args:
-            x: see above.
-            axis_name: mapped axis over whose members the batch of the statistics is spread.
+            x: input `[..., D]`.
+            axis_name: mapped axis over which the batch of the statistics is spread.
         """
         known = not self.is_mutable_collection("batch_stats")
         x = nn.BatchNorm(known, axis_name=axis_name)(x) if self.batch_norm else x

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: that of the checkpoints of GPT-2, Llama, Qwen and Gemma, and small ones of its kind."""
+"""A decoder-only transformer, for checkpoints of GPT-2, Llama, Qwen and Gemma and for small models of their kind."""
 
 import math
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ POLICIES = (
 
 @struct.dataclass
 class PositionedCache:
-    """Keys and values, and the positions of their tokens: what layers with a window need.
+    """Keys and values, with the positions of their tokens, which layers with a window need.
 
     Attributes:
-        layers: as of a decoder without windows.
-        position: int32 `[B, W]`.
+        layers: cache of a decoder without windows.
+        position: int32 `[B, W]`, positions of the tokens.
     """
 
     layers: PyTree
@@ -37,50 +37,50 @@ class PositionedCache:
 
 
 class Decoder(nn.Module):
-    """A pre-norm decoder, whose parameters are one by one those of public checkpoints.
+    """A pre-norm decoder whose parameters correspond one to one to those of public checkpoints.
 
     Attributes:
-        vocab_size: V.
-        num_layers: of attention and MLP.
-        features: D, of the residual stream.
-        num_heads: of queries.
-        hidden_features: of the MLP; None: `4 features`.
-        num_kv_heads: of keys and values, divides `num_heads`; None: as many.
-        head_features: of one head; None: `features / num_heads`.
-        activation: of the MLP, a key of `ACTIVATIONS`.
+        vocab_size: V, number of token ids.
+        num_layers: number of layers, each with attention and an MLP.
+        features: D, width of the residual stream.
+        num_heads: number of query heads.
+        hidden_features: width of the MLP; None: `4 features`.
+        num_kv_heads: number of key-value heads, which divides `num_heads`; None: `num_heads`.
+        head_features: features per head; None: `features / num_heads`.
+        activation: activation of the MLP, a key of `ACTIVATIONS`.
         gated: whether the MLP is `down(activation(gate(x)) up(x))`, else `down(activation(up(x)))`.
         norm: "rms", "offset_rms" (a scale of 1 + its parameter; Gemma) or "layer" (GPT-2).
-        norm_epsilon: added to the variance.
-        post_norms: whether what attention and MLP add is normalised, too (Gemma).
+        norm_epsilon: number added to the variance.
+        post_norms: whether the outputs of attention and MLP are normalised, too (Gemma).
         positions: "rotary" or "learned".
-        max_positions: positions must be below it; needed when they are learned, else None for any.
-        rotary_base: of the wavelengths, the theta of the configs of checkpoints.
-        rotary_frequencies: radians per position, half as many as rotated features; None: from the base.
-        rotary_scale: multiplies what is rotated (YaRN).
-        local_rotary_frequencies: of layers with a window; None: as of the others.
-        window: tokens that a layer with a window sees, the present one included; None where no layer has one.
-        windowed_layers: which layers have it; None: all, where there is a window.
+        max_positions: exclusive upper bound of positions, required if they are learned; None: no bound.
+        rotary_base: base of the wavelengths, `theta` in the configs of checkpoints.
+        rotary_frequencies: radians per position, half as many as rotated features; None: computed from the base.
+        rotary_scale: factor of the rotated features (YaRN).
+        local_rotary_frequencies: frequencies of layers with a window; None: as in the other layers.
+        window: number of tokens that a layer with a window sees, including the current one; None: no windows.
+        windowed_layers: whether each layer has the window; None: all, if there is a window.
         qkv_bias: whether queries, keys and values have a bias.
-        output_bias: whether the output of attention has one.
-        mlp_bias: whether the layers of the MLP have one.
-        fused_qkv: whether queries, keys and values are one projection (GPT-2): small products are far from the peak of
-            a CPU.
+        output_bias: whether the output of attention has a bias.
+        mlp_bias: whether the layers of the MLP have biases.
+        fused_qkv: whether queries, keys and values are one projection (GPT-2), since small products do not use a
+            CPU fully.
         qk_norm: whether the queries and keys of each head are normalised (Qwen3, Gemma 3).
-        query_scale: multiplies scores; None: `1 / sqrt(head features)`.
-        attention_cap: soft bound of scores (Gemma 2); None: no bound.
-        logit_cap: soft bound of logits (Gemma 2); None: no bound.
-        attention_block: queries whose scores are computed at once, and again in the backward pass, where more tokens
-            than that are read, in training and of prompts: nothing is left for every pair of tokens, where `mask` is
-            a `CausalMask`. None: all at once, which is faster for short ones.
+        query_scale: factor of the scores; None: `1 / sqrt(head features)`.
+        attention_cap: soft bound of the scores (Gemma 2); None: no bound.
+        logit_cap: soft bound of the logits (Gemma 2); None: no bound.
+        attention_block: number of queries whose scores are computed at once, and recomputed in the backward pass, when
+            more tokens than that are read, in training and in prompts. No array then has one entry per pair of tokens,
+            if `mask` is a `CausalMask`. None: all at once, which is faster for short sequences.
         scale_embedding: whether embeddings are multiplied by `sqrt(D)` (Gemma).
-        tied_embeddings: whether logits use the embedding, else a kernel of their own.
-        value_head: whether there is a linear head for values.
-        scan_layers: whether layers are one scan over stacked parameters: compiles in the time of one, runs slower on a
-            CPU.
-        remat: whether layers are computed again in the backward pass: memory of one layer instead of all. The name of
-            a policy of `jax.checkpoint_policies`, as dots_with_no_batch_dims_saveable, keeps what it says.
-        dtype: of the computation; softmax, statistics of norms, logits and values are float32.
-        param_dtype: of the parameters.
+        tied_embeddings: whether the logits use the embedding, else a separate kernel.
+        value_head: whether there is a linear value head.
+        scan_layers: whether the layers are a scan over stacked parameters, which compiles as fast as one layer but
+            runs more slowly on a CPU.
+        remat: whether layers are recomputed in the backward pass, with the memory of one layer instead of all. The name
+            of a policy of `jax.checkpoint_policies`, such as dots_with_no_batch_dims_saveable, selects what is stored.
+        dtype: dtype of the computation; softmax, statistics of norms, logits and values are float32.
+        param_dtype: dtype of the parameters.
     """
 
     vocab_size: int
@@ -129,22 +129,22 @@ class Decoder(nn.Module):
 
     @property
     def num_key_heads(self) -> int:
-        """Returns the heads of keys and values."""
+        """Returns the number of key-value heads."""
         return self.num_kv_heads or self.num_heads
 
     @property
     def features_of_head(self) -> int:
-        """Returns the features of one head."""
+        """Returns the number of features per head."""
         return self.head_features or self.features // self.num_heads
 
     @property
     def residual_scale(self) -> float:
-        """Returns the initial scale of what layers add: the variance stays near one at any depth (GPT-2)."""
+        """Returns the initial scale of layer outputs, which keeps the variance near one at any depth (GPT-2)."""
         return 1.0 / math.sqrt(2.0 * self.num_layers)
 
     @property
     def windows(self) -> Sequence[bool]:
-        """Returns which layers have a window."""
+        """Returns whether each layer has a window."""
         if self.window is None:
             return (False,) * self.num_layers
         return self.windowed_layers or (True,) * self.num_layers
@@ -202,12 +202,12 @@ class Decoder(nn.Module):
         return self.value_layer(hidden.astype(jnp.float32))
 
     def everything(self, tokens: Array, positions: Array, mask: Array) -> PyTree:
-        """Computes what touches every parameter, to initialise them."""
+        """Computes outputs that depend on every parameter, for initialisation."""
         hidden = self(tokens, positions, mask)
         return self.logits(hidden), self.value(hidden) if self.value_head else None
 
     def init_cache(self, batch_size: int, length: int) -> PyTree:
-        """Makes an empty cache; one `KeyValue` per layer, or one with stacked layers when scanned."""
+        """Makes an empty cache: one `KeyValue` per layer, or one with stacked layers if they are scanned."""
         shape = (batch_size, self.num_key_heads, length, self.features_of_head)
 
         def empty(shape: tuple[int, ...]) -> KeyValue:
@@ -241,7 +241,7 @@ class Decoder(nn.Module):
         shape = x.shape
         x = x.reshape(-1, self.features)
         if self.scan_layers:
-            # The cache is carried, not scanned over: it is then written in place.
+            # The cache is carried, not scanned over, so that it is updated in place.
             places = (jnp.arange(self.num_layers), jnp.asarray(self.windows))
             (x, cache), _ = self.layers((x, cache), places, surroundings)
         else:
@@ -266,7 +266,7 @@ class Decoder(nn.Module):
     def _bias(
         self, positions: Array, mask: Array | CausalMask, key_positions: Array | None, index: Array | None
     ) -> tuple[Array | View, ...]:
-        """Returns the bias, and that of layers with a window apart."""
+        """Returns the bias, and with windows a second one for layers that have one."""
         size, index = positions.shape[1], jnp.int32(0) if index is None else index
         if self.attention_block is not None and size > self.attention_block:
             keys = mask.present if isinstance(mask, CausalMask) else mask[:, 0]
@@ -282,7 +282,7 @@ class Decoder(nn.Module):
 
 
 def _check(config: Decoder) -> None:
-    """Refuses settings that do not fit together."""
+    """Refuses settings that are inconsistent."""
     heads, kv_heads = config.num_heads, config.num_key_heads
     if heads % kv_heads:
         raise ValueError(f"`num_kv_heads` must divide `num_heads`, got {kv_heads} and {heads}; try 1.")
@@ -322,15 +322,15 @@ def _check(config: Decoder) -> None:
 
 
 def make_logits(hidden: Array, kernel: Array) -> Array:
-    """Computes `hidden kernel`, summed up and kept in float32 whatever the types are.
+    """Computes `hidden kernel`, accumulated and returned in float32 for any input dtype.
 
-    Where the hidden states are of half precision, so are the products of the backward pass: their inputs are the
-    gradient of the logits, rounded, and the other factor; sums are float32. Left alone, these products take a float32
-    input, which costs accelerators twice the time or more.
+    If the hidden states have half precision, so do the inputs of the products in the backward pass: the gradient of the
+    logits is rounded, and sums are float32. By default these products would take a float32 input, which is at least
+    twice as slow on accelerators.
 
     Args:
         hidden: `[..., D]`.
-        kernel: `[D, V]`, of the same type.
+        kernel: `[D, V]`, of the same dtype.
 
     Returns:
         float32 `[..., V]`.

@@ -1,4 +1,4 @@
-"""Layers of the decoders of public checkpoints; a setting that a family does not use costs nothing."""
+"""Layers of the decoders of public checkpoints; a setting that a model family does not use costs nothing."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from jaxagents.types import Array, PyTree
 
 
 class RMSNorm(nn.Module):
-    """Computes `x / sqrt(mean(x^2) + epsilon) * scale` over the last axis, the statistics in float32.
+    """Computes `x / sqrt(mean(x^2) + epsilon) * scale` over the last axis, with statistics in float32.
 
     Attributes:
-        epsilon: added to the mean square.
-        dtype: of the output.
-        param_dtype: of the scale, ones at the start.
+        epsilon: number added to the mean square.
+        dtype: dtype of the output.
+        param_dtype: dtype of the scale, which is one at the start.
 
     References:
         Zhang and Sennrich (2019), "Root Mean Square Layer Normalization", equation 4.
@@ -52,13 +52,13 @@ Angles = tuple[Array, Array] | None
 
 @struct.dataclass
 class Surroundings:
-    """What the layers of one call share; with a second entry, that of layers with a window.
+    """Inputs that the layers of one call share; a second entry is for layers with a window.
 
     Attributes:
         angles: see `rotary_angles`; None with learned positions.
-        bias: see `mask_bias`; a `View` where queries take turns.
-        index: int32 `[]`, where in the cache to write; None without a cache.
-        causal: whether what is seen leaves out all that comes later, as a `CausalMask` does; static.
+        bias: see `mask_bias`; a `View` if attention is computed in blocks.
+        index: int32 `[]`, index in the cache at which to write; None without a cache.
+        causal: whether the bias masks all later tokens, as a `CausalMask` does; static.
     """
 
     angles: tuple[Angles, ...]
@@ -68,12 +68,12 @@ class Surroundings:
 
 
 class OffsetRMSNorm(nn.Module):
-    """Computes `x / sqrt(mean(x^2) + epsilon) * (1 + scale)` in float32, as Gemma does.
+    """Computes `x / sqrt(mean(x^2) + epsilon) * (1 + scale)` in float32, as in Gemma.
 
     Attributes:
-        epsilon: added to the mean square.
-        dtype: of the output.
-        param_dtype: of the scale, zeros at the start.
+        epsilon: number added to the mean square.
+        dtype: dtype of the output.
+        param_dtype: dtype of the scale, which is zero at the start.
 
     References:
         Gemma Team (2024), "Gemma 2: Improving Open Language Models at a Practical Size", section 2.
@@ -93,13 +93,13 @@ class OffsetRMSNorm(nn.Module):
 
 
 def make_norm(config: Any, name: str | None = None) -> nn.Module:
-    """Makes the normalisation that a `Decoder` names."""
+    """Makes the normalisation layer that a `Decoder` names."""
     kinds = {"rms": RMSNorm, "offset_rms": OffsetRMSNorm, "layer": nn.LayerNorm}
     return kinds[config.norm](config.norm_epsilon, dtype=config.dtype, param_dtype=config.param_dtype, name=name)
 
 
 def soft_cap(x: Array, cap: float | None) -> Array:
-    """Computes `cap tanh(x / cap)`; x itself without a cap."""
+    """Computes `cap tanh(x / cap)`; without a cap, returns x."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
@@ -114,7 +114,7 @@ def attend_capped(query: Array, key: Array, value: Array, bias: Array, *, cap: f
 
 
 class GroupedAttention(nn.Module):
-    """Self-attention with grouped heads and a cache of keys and values; `config` is its `Decoder`."""
+    """Self-attention with grouped heads and a cache of keys and values; `config` is the `Decoder`."""
 
     config: Any
 
@@ -133,11 +133,11 @@ class GroupedAttention(nn.Module):
 
         Args:
             x: `[B * S, D]`; with a batch axis, XLA:CPU transposes the operands of every weight's gradient.
-            angles: of `rotary_angles`; None rotates nothing.
-            bias: float32 `[B, S, W]`, W = S without a cache; a `View` where queries take turns.
-            cache: where the S keys and values are written before attending to all of it; None attends to the S only.
-            index: int32 `[]`, where in the cache the first of them goes.
-            layer: int32 `[]`, which of the layers that the cache stacks on a leading axis; None: it has one.
+            angles: see `rotary_angles`; None: no rotation.
+            bias: float32 `[B, S, W]`, W = S without a cache; a `View` if attention is computed in blocks.
+            cache: cache to write the S keys and values to, and attend to as a whole; None: attends to the S only.
+            index: int32 `[]`, index in the cache of the first of the S.
+            layer: int32 `[]`, index of the layer in a cache with stacked layers; None: the cache is of one layer.
             causal: see `attend`.
         """
         config = self.config
@@ -179,11 +179,11 @@ class GroupedAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, each normalised again where the config says so.
+    """One layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, with norms of the outputs if configured.
 
     Attributes:
-        config: the `Decoder` that it is part of.
-        windowed: whether it sees a window only; None where every call says so.
+        config: `Decoder` that it is part of.
+        windowed: whether it has a window; None: every call specifies it.
     """
 
     config: Any
@@ -196,9 +196,9 @@ class DecoderLayer(nn.Module):
         """Computes the carry `(x [B * S, D], cache)`.
 
         Args:
-            carry: the same of the layer before.
-            place: int32 `[]` number of the layer and bool `[]` whether it has a window; None where it stands alone.
-            surroundings: what all layers share.
+            carry: the output of the previous layer.
+            place: int32 `[]` index of the layer and bool `[]` whether it has a window; None: layers are not scanned.
+            surroundings: inputs that all layers share.
         """
         (x, cache), config = carry, self.config
         layer, windowed = (None, self.windowed) if place is None else place
@@ -224,14 +224,14 @@ class DecoderLayer(nn.Module):
 
 
 def project(config: Any, features: int, name: str, bias: bool, scale: float = 1.0) -> nn.Dense:
-    """Makes a linear layer whose kernel has a standard deviation of `scale / sqrt(inputs)` at the start."""
+    """Makes a linear layer whose initial kernel has standard deviation `scale / sqrt(inputs)`."""
     init = nn.initializers.variance_scaling(scale**2, "fan_in", "normal")
     types = {"dtype": config.dtype, "param_dtype": config.param_dtype}
     return nn.Dense(features, bias, kernel_init=init, name=name, **types)
 
 
 def _choose(values: tuple[PyTree, ...], windowed: Array | bool) -> PyTree:
-    """Takes the second entry, if there is one, in layers with a window."""
+    """Selects the second entry, if there is one, for layers with a window."""
     if len(values) == 1:
         return values[0]
     if isinstance(windowed, bool):
@@ -242,10 +242,10 @@ def _choose(values: tuple[PyTree, ...], windowed: Array | bool) -> PyTree:
 def _extend(
     cache: KeyValue, new: KeyValue, index: Array | None, layer: Array | None
 ) -> tuple[KeyValue, tuple[Array, Array]]:
-    """Writes keys and values `[B, K, S, F]` to a cache, from `index` of W on; also returns all `[B, K, W, F]` of them.
+    """Writes keys and values `[B, K, S, F]` to a cache at `index`, and also returns all W of them, `[B, K, W, F]`.
 
-    Of stacked layers `[N, B, K, W, F]`, what goes into the stack is read from what went into the layer: where it does
-    not depend on the layer's old entries, XLA:CPU copies the whole stack twice for every layer.
+    For stacked layers `[N, B, K, W, F]`, the entries for the stack are read back from the updated layer: if they did
+    not depend on the layer's old entries, XLA:CPU would copy the whole stack twice for every layer.
     """
     if layer is None:
         cache = jax.tree.map(lambda entries, added: _write(entries, added, (0, 0, index, 0)), cache, new)

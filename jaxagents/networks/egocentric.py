@@ -1,4 +1,4 @@
-"""Grids as the agent sees them: itself in the middle, so that what is near is always in the same place."""
+"""Grids as the agent sees them: centred on the agent, so that nearby cells are always at the same index."""
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +8,12 @@ from jaxagents.types import Array
 
 
 class Egocentric(nn.Module):
-    """Moves every grid so that the agent is in the middle, adds a plane of what is inside, and encodes it.
+    """Shifts every grid so that the agent is in the middle, adds a plane that marks cells inside, and encodes it.
 
     Attributes:
-        encoder: `[..., W, W, C + 1] -> features [..., F]`, with W of `radius`.
-        plane: index of the channel that is 1 where the agent is and 0 elsewhere.
-        radius: cells that are kept to each side, `W = 2 radius + 1`; None keeps everything, `W = 2 S - 1`.
+        encoder: `[..., W, W, C + 1] -> features [..., F]`, with W as in `radius`.
+        plane: index of the channel that is 1 at the agent's cell and 0 elsewhere.
+        radius: number of cells that are kept on each side, `W = 2 radius + 1`; None: everything, `W = 2 S - 1`.
     """
 
     encoder: nn.Module
@@ -32,7 +32,7 @@ class Egocentric(nn.Module):
         """Computes features `[..., F]` of square grids `[..., S, S, C]` of any dtype.
 
         Raises:
-            ValueError: grids are not square, or do not have the plane.
+            ValueError: the grids are not square, or lack the plane.
         """
         shape = observation.shape
         if len(shape) < 3 or shape[-3] != shape[-2] or shape[-1] <= self.plane:

@@ -7,12 +7,12 @@ from jaxagents.types import Array
 
 
 class Embedding(nn.Module):
-    """Looks up a vector per word, joins them in order and hands them to a torso.
+    """Looks up a vector for each word, concatenates them in order, and applies a torso.
 
     Attributes:
-        num_words: rows of the table; an id that is not below it gives NaN rather than a wrong word.
-        features: length of a vector.
-        torso: module on the joined vectors, such as `torsos.MLP`; None for the vectors themselves.
+        num_words: number of rows of the table; an id beyond it gives NaN rather than a wrong word.
+        features: length of each vector.
+        torso: module applied to the concatenated vectors, such as `torsos.MLP`; None: returns the vectors themselves.
     """
 
     num_words: int
@@ -29,7 +29,7 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Array) -> Array:
-        """Computes features `[..., K * features]`, or the torso's of them, of ids `[..., K]`; -1 is the zero vector."""
+        """Computes features `[..., K * features]`, or the torso's output, of ids `[..., K]`; -1 is the zero vector."""
         table = self.param("embedding", nn.initializers.normal(1.0), (self.num_words, self.features))
         vectors = jnp.take(table, jnp.maximum(observation, 0), axis=0, mode="fill", fill_value=jnp.nan)
         vectors = jnp.where((observation >= 0)[..., None], vectors, 0.0)

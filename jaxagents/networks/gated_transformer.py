@@ -1,4 +1,4 @@
-"""A transformer block whose memory is a window of what it was shown, for time-first sequences of several episodes."""
+"""A transformer block whose memory is a window of its past inputs, for time-first sequences with several episodes."""
 
 import math
 
@@ -10,12 +10,12 @@ from jaxagents.types import Array
 
 
 class GRUGate(nn.Module):
-    """Joins a stream with an update of it.
+    """Combines a stream with an update of it.
 
     `r = s(W_r y + U_r x)`, `z = s(W_z y + U_z x - bias)`, `h = tanh(W_h y + U_h (r x))`, result `(1 - z) x + z h`.
 
     Attributes:
-        bias: at the start; with a large one, the update hardly counts.
+        bias: initial value of the bias; if it is large, the update has hardly any effect.
 
     References:
         Parisotto et al. (2020), Stabilizing transformers for reinforcement learning, section 3.2.
@@ -36,24 +36,24 @@ class GRUGate(nn.Module):
 
 
 class GTrXL(nn.Module):
-    """One block of a gated transformer; `networks.recurrent.Stack` puts several on top of each other.
+    """One block of a gated transformer; `networks.recurrent.Stack` stacks several.
 
-    Every step attends to itself and to the `window` steps before it, of its own episode. Of layer-normed inputs,
-    `x' = gate(x, relu(attention(x)))` and `gate(x', relu(mlp(norm(x'))))`. Called as the modules of
-    `networks.recurrent`; features of another width than `hidden_size` first go through a dense layer.
+    Every step attends to itself and to the `window` steps before it in its episode. With layer-normed inputs,
+    `x' = gate(x, relu(attention(x)))` and `gate(x', relu(mlp(norm(x'))))`. It is called like the modules of
+    `networks.recurrent`; features of another width than `hidden_size` first pass through a dense layer.
 
     Attributes:
         hidden_size: size of the output H.
-        num_heads: divides H.
-        window: W, steps before the present one that can be seen.
+        num_heads: number of heads, which divides H.
+        window: W, number of visible steps before the current one.
         gate_bias: see `GRUGate`.
 
     References:
         Parisotto et al. (2020), Stabilizing transformers for reinforcement learning, equations 6 to 9.
         Dai et al. (2019), Transformer-XL, section 3.2 (memory of earlier segments).
 
-    Deviation: positions enter as a learned bias of every head and distance. What earlier segments left in the memory
-        is what the parameters of that time made of it, as a recurrent carry is.
+    Deviation: positions enter as a learned bias per head and distance. The memory of earlier segments was computed
+        with the parameters of that time, like a recurrent carry.
     """
 
     hidden_size: int
@@ -71,7 +71,7 @@ class GTrXL(nn.Module):
         super().__post_init__()
 
     def initial_carry(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Returns inputs `[*batch_shape, W, H]` of the steps before, and which of them there are (1, else 0): none."""
+        """Returns inputs `[*batch_shape, W, H]` of the previous steps, and which of them exist (1, else 0): none."""
         shape = (*batch_shape, self.window)
         return jnp.zeros((*shape, self.hidden_size)), jnp.zeros(shape)
 
@@ -80,12 +80,12 @@ class GTrXL(nn.Module):
         """Computes `(carry, features [T, *B, H])`.
 
         Args:
-            carry: inputs `[*B, W, H]` of the steps before the first one, the latest last, and which there are.
+            carry: inputs `[*B, W, H]` of the steps before the first one, the latest last, and which of them exist.
             features: `[T, *B, F]`.
-            first: bool `[T, *B]`, the step is the first of an episode.
+            first: bool `[T, *B]`, whether the step is the first of an episode.
 
         Raises:
-            ValueError: if the leading axes disagree.
+            ValueError: the leading axes disagree.
         """
         if first.shape != features.shape[:-1]:
             raise ValueError(
@@ -100,11 +100,11 @@ class GTrXL(nn.Module):
         if features.shape[-1] != self.hidden_size:
             features = nn.Dense(self.hidden_size, name="encoder")(features)
         x = jnp.swapaxes(features.reshape(length, -1, self.hidden_size), 0, 1)
-        # Episodes are counted from 0, that of the memory; what it lacks belongs to none.
+        # Episodes are counted from 0, the memory's episode; missing steps of the memory belong to none (-1).
         episode = jnp.cumsum(first.reshape(length, -1).T, axis=1, dtype=jnp.int32)
         known = carry[1].reshape(-1, self.window) > 0.0
         episodes = jnp.concatenate([jnp.where(known, 0, -1), episode], axis=1)
-        # Not only unseen: an infinite memory must not survive the reset as 0 * inf.
+        # Set to zero, not only masked: an infinite memory must not survive the reset as 0 * inf.
         memory = jnp.where(episode[:, :1, None] > 0, 0.0, carry[0].reshape(-1, self.window, self.hidden_size))
         inputs = jnp.concatenate([memory, x], axis=1)
 
@@ -118,7 +118,7 @@ class GTrXL(nn.Module):
         return carry, jnp.swapaxes(x, 0, 1).reshape(length, *batch_shape, self.hidden_size)
 
     def _attend(self, inputs: Array, episodes: Array, episode: Array) -> Array:
-        """Computes `[N, T, H]` of inputs `[N, W + T, H]` and the episodes of keys and queries."""
+        """Computes attention `[N, T, H]` over inputs `[N, W + T, H]`, by the episodes of keys and queries."""
         rows, width, size = inputs.shape
         heads = (rows, width, self.num_heads, size // self.num_heads)
         normed = nn.LayerNorm(name="input_norm")(inputs)

@@ -1,4 +1,4 @@
-"""Heads: features -> parameters of a distribution, values."""
+"""Heads: from features to parameters of a distribution, or to values."""
 
 import math
 
@@ -13,10 +13,10 @@ from jaxagents.types import Array
 
 
 class CategoricalHead(nn.Module):
-    """Logits of a categorical distribution; near uniform at the start (orthogonal with gain 0.01).
+    """Logits of a categorical distribution, near uniform at the start (orthogonal with gain 0.01).
 
     Attributes:
-        num_actions: size of the action axis A.
+        num_actions: A, number of actions.
     """
 
     num_actions: int
@@ -29,16 +29,16 @@ class CategoricalHead(nn.Module):
 
 
 class TanhNormalHead(nn.Module):
-    """Location and scale of a normal distribution before its squashing by tanh.
+    """Location and scale of a normal distribution before squashing by tanh.
 
     `scale = softplus(x) + min_scale`, where `x` is a parameter or, with `state_dependent_scale`, a function of the
-    features; at the start `scale = initial_scale` (nearly, where it depends on the features).
+    features; at the start `scale = initial_scale` (approximately, if it depends on the features).
 
     Attributes:
-        action_dim: size of the action axis A.
+        action_dim: A, number of dimensions of an action.
         state_dependent_scale: whether the scale is a function of the features.
         min_scale: lower bound of the scale, in units of the action before squashing.
-        initial_scale: scale at the start, in the same units.
+        initial_scale: scale at the start, in the units of `min_scale`.
     """
 
     action_dim: int
@@ -69,7 +69,7 @@ class TanhNormalHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """A scalar value (orthogonal with gain 1)."""
+    """A scalar value (orthogonal initialisation with gain 1)."""
 
     @nn.compact
     def __call__(self, features: Array) -> Array:
@@ -79,15 +79,15 @@ class ValueHead(nn.Module):
 
 
 class ActionValueHead(nn.Module):
-    """K numbers of every action: its value, or what describes the distribution of its returns.
+    """K numbers for every action: its value, or a description of the distribution of its returns.
 
-    `x(s, a) = A(s, a)`, or with `dueling` `x(s, a) = v(s) + A(s, a) - mean_b A(s, b)`, number by number.
+    `x(s, a) = A(s, a)`, or with `dueling` `x(s, a) = v(s) + A(s, a) - mean_b A(s, b)`, for each number.
 
     Attributes:
-        num_actions: size of the action axis A.
-        num_outputs: K.
-        dueling: adds a state value and centres the advantages.
-        noise_scale: of the weights' noise at the start, see `NoisyDense`; None has weights without noise.
+        num_actions: A, number of actions.
+        num_outputs: K, numbers per action.
+        dueling: whether to add a state value and centre the advantages.
+        noise_scale: initial scale of the weights' noise, see `NoisyDense`; None: weights without noise.
 
     References:
         Wang et al. (2016), Dueling network architectures for deep reinforcement learning, equation 9.
@@ -100,7 +100,7 @@ class ActionValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: Array, noise: dict[str, LayerNoise] | None = None) -> Array:
-        """Computes `[..., A, K]` of features `[..., D]`, and of what `draw_noise` drew, if anything."""
+        """Computes `[..., A, K]` of features `[..., D]` and, optionally, the noise of `draw_noise`."""
         rows, restore = as_rows(features) if noise is None else (features, lambda results: results)
 
         def layer(name: str, size: int) -> Array:
@@ -115,15 +115,15 @@ class ActionValueHead(nn.Module):
         return restore(outputs)
 
     def draw_noise(self, key: Array, leading: tuple[int, ...], num_features: int) -> dict[str, LayerNoise]:
-        """Draws the noise of weights, a sample of them for each entry of the leading axes.
+        """Draws the noise of weights, one sample for each entry of the leading axes.
 
         Args:
             key: PRNG key.
-            leading: axes before those of the features.
+            leading: sizes of the axes before the feature axis.
             num_features: D.
 
         Returns:
-            The noise by layer.
+            The noise by name of the layer.
         """
         sizes = {"advantage": self.num_actions * self.num_outputs}
         sizes |= {"value": self.num_outputs} if self.dueling else {}
@@ -133,10 +133,10 @@ class ActionValueHead(nn.Module):
 
 
 class CosineEmbedding(nn.Module):
-    """Features of a state at fractions of the distribution of its returns: `f_d relu(sum_i w_di cos(pi i tau) + b_d)`.
+    """Features of a state at quantile fractions of its return: `f_d relu(sum_i w_di cos(pi i tau) + b_d)`.
 
     Attributes:
-        num_cosines: terms of the sum, from i = 0.
+        num_cosines: number of terms of the sum, from i = 0.
 
     References:
         Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning, equation 4.

@@ -1,4 +1,4 @@
-"""Initialisers of parameters that are safe to vmap on CPUs."""
+"""Initialisers of parameters that are safe under `vmap` on CPUs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from jaxagents.types import Array
 
 
 def orthogonal(scale: float = 1.0) -> Callable[..., Array]:
-    """Makes the initialiser `nn.initializers.orthogonal(scale)`, which decomposes one matrix at a time under `vmap`.
+    """Makes the initialiser `nn.initializers.orthogonal(scale)`, decomposing one matrix at a time under `vmap`.
 
-    A batched QR decomposition splits its batch over the threads of XLA:CPU and waits for them on one of them (jaxlib
-    0.10.2, `jax::ParallelBatchMap`). Where every thread waits so, as in the initialisation of several seeds or of an
-    ensemble of critics with many layers, the program stops for ever.
+    A batched QR decomposition splits its batch over the threads of XLA:CPU and waits for them on one of these threads
+    (jaxlib 0.10.2, `jax::ParallelBatchMap`). If every thread waits like this, as in the initialisation of several seeds
+    or of an ensemble of critics with many layers, the program hangs forever.
 
     Args:
         scale: gain.

@@ -1,4 +1,4 @@
-"""Dense layers whose weights are random: exploration that the network learns to do without."""
+"""Dense layers with random weights: exploration that the network learns to reduce."""
 
 import math
 
@@ -9,18 +9,18 @@ from flax import linen as nn
 from jaxagents.types import Array
 
 LayerNoise = dict[str, Array]
-"""Standard normal numbers of a layer: `inputs` `[..., D]` and `outputs` `[..., F]`."""
+"""Standard normal samples for a layer: `inputs` `[..., D]` and `outputs` `[..., F]`."""
 
 
 class NoisyDense(nn.Module):
     """A dense layer with factorised Gaussian noise, `y = (W + S * g(e_out) g(e_in)^T) x + b + s * g(e_out)`.
 
-    `g(e) = sign(e) sqrt(|e|)`; W, b, S and s are learned, and e_in, e_out are standard normal numbers. Every row of a
-    batch may have weights of its own, because `(S * g(e_out) g(e_in)^T) x = g(e_out) * (S (g(e_in) * x))`.
+    `g(e) = sign(e) sqrt(|e|)`; W, b, S and s are learned, and e_in, e_out are standard normal samples. Every row of a
+    batch may have its own weights, because `(S * g(e_out) g(e_in)^T) x = g(e_out) * (S (g(e_in) * x))`.
 
     Attributes:
-        features: size of the output F.
-        noise_scale: S and s at the start, times `1 / sqrt(D)`. Paper: 0.5.
+        features: F, size of the output.
+        noise_scale: initial value of S and s, times `1 / sqrt(D)`. Paper: 0.5.
 
     References:
         Fortunato et al. (2018), Noisy networks for exploration, equations 9 to 11.
@@ -31,9 +31,9 @@ class NoisyDense(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Array, noise: LayerNoise | None = None) -> Array:
-        """Computes `[..., F]` of inputs `[..., D]`; without noise by W and b alone.
+        """Computes `[..., F]` of inputs `[..., D]`; without noise, only W and b are used.
 
-        Noise may lack axes of the inputs next to the last one, which then share it.
+        The noise may lack the axes of the inputs just before the last one; it is then shared along them.
         """
         size = inputs.shape[-1]
         bound, scale = 1.0 / math.sqrt(size), nn.initializers.constant(self.noise_scale / math.sqrt(size))
@@ -56,9 +56,9 @@ def draw_layer_noise(key: Array, leading: tuple[int, ...], num_inputs: int, num_
 
     Args:
         key: PRNG key.
-        leading: axes before those of the features.
-        num_inputs: D.
-        num_outputs: F.
+        leading: sizes of the axes before the feature axis.
+        num_inputs: D, size of the input.
+        num_outputs: F, size of the output.
     """
     inputs_key, outputs_key = jax.random.split(key)
     return {

@@ -1,8 +1,8 @@
-"""Recurrent networks over time-first sequences that hold several episodes.
+"""Recurrent networks over time-first sequences that contain several episodes.
 
 Every module here is called as `module(carry, features [T, *B, F], first [T, *B]) -> (carry, features [T, *B, H])`, with
-any number of batch axes, and the carry is zeroed before every step where `first`. `module.initial_carry(batch_shape)`
-needs no parameters.
+any number of batch axes, and the carry is set to zero before every step with `first`.
+`module.initial_carry(batch_shape)` needs no parameters.
 """
 
 import math
@@ -20,13 +20,13 @@ class GRU(nn.Module):
     """A gated recurrent unit.
 
     `r = s(W_r x + U_r h)`, `z = s(W_z x + U_z h)`, `n = tanh(W_n x + r (U_n h + b))`, `h' = (1 - z) n + z h`, with
-    biases in `W`. One matrix product serves the three gates.
+    biases in `W`. One matrix product computes all three gates.
 
     Attributes:
-        hidden_size: size of the carry and of the output H.
+        hidden_size: H, size of the carry and of the output.
 
     References:
-        Cho et al. (2014), equations 5 to 8, in the variant of cuDNN that resets after the matrix product.
+        Cho et al. (2014), equations 5 to 8, in cuDNN's variant, which resets after the matrix product.
     """
 
     hidden_size: int
@@ -40,12 +40,12 @@ class GRU(nn.Module):
         """Computes `(carry [*B, H], features [T, *B, H])`.
 
         Args:
-            carry: `[*B, H]` before the first step.
+            carry: `[*B, H]`, the carry before the first step.
             features: `[T, *B, F]`.
-            first: bool `[T, *B]`, the step is the first of an episode.
+            first: bool `[T, *B]`, whether the step is the first of an episode.
 
         Raises:
-            ValueError: if the leading axes disagree.
+            ValueError: the leading axes disagree.
         """
         _check_axes(carry, features, first, self.hidden_size)
         gates = 3 * self.hidden_size
@@ -57,7 +57,7 @@ class GRU(nn.Module):
         def step(hidden, inputs):
             features, first = inputs
             hidden = jnp.where(first[..., None], 0.0, hidden)
-            # Inputs are projected here: on CPU, slicing a projection of all steps is up to seven times slower.
+            # Inputs are projected here: on CPUs, slicing a projection of all steps is up to seven times slower.
             projected = features @ input_kernel + _as_last_axis(input_bias, features.ndim)
             reset_in, update_in, new_in = jnp.split(projected, 3, axis=-1)
             reset_hidden, update_hidden, new_hidden = jnp.split(hidden @ recurrent_kernel, 3, axis=-1)
@@ -74,15 +74,15 @@ class GRU(nn.Module):
 
 
 class LRU(nn.Module):
-    """A block around a linear recurrent unit, which is parallel over time.
+    """A block around a linear recurrent unit, computed in parallel over time.
 
     `x_t = lambda x_(t-1) + gamma B u_t`, `y_t = Re(C x_t) + D u_t` with a complex diagonal
     `lambda = exp(-exp(nu) + i exp(theta))`, between a layer norm and `gelu -> gated linear unit -> skip`. Features of
-    another width than `hidden_size` first go through a dense layer.
+    another width than `hidden_size` first pass through a dense layer.
 
     Attributes:
-        hidden_size: size of the output H.
-        state_size: size of the complex state S; None: as `hidden_size`.
+        hidden_size: H, size of the output.
+        state_size: S, size of the complex state; None: `hidden_size`.
         r_min: smallest modulus of lambda at the start.
         r_max: largest modulus of lambda at the start, at most 1.
         max_phase: largest phase of lambda at the start, in radians.
@@ -115,10 +115,10 @@ class LRU(nn.Module):
         Args:
             carry: real and imaginary part of the state `[*B, S]` before the first step.
             features: `[T, *B, F]`.
-            first: bool `[T, *B]`, the step is the first of an episode.
+            first: bool `[T, *B]`, whether the step is the first of an episode.
 
         Raises:
-            ValueError: if the leading axes disagree.
+            ValueError: the leading axes disagree.
         """
         state_size = self.state_size or self.hidden_size
         _check_axes(carry[0], features, first, state_size)
@@ -127,7 +127,7 @@ class LRU(nn.Module):
         inputs = nn.LayerNorm(name="norm")(features)
 
         decay, normalizer = self._diagonal(state_size)
-        # One product for the real and the imaginary part. Glorot: both parts share the variance of 1 / H.
+        # One product for the real and the imaginary part. Glorot: both parts share the variance 1 / H.
         into_state = nn.initializers.variance_scaling(0.5, "fan_in", "normal")
         driven = nn.Dense(2 * state_size, use_bias=False, kernel_init=into_state, name="B")(inputs)
         driven = jax.lax.complex(*jnp.split(driven, 2, axis=-1)) * _as_last_axis(normalizer, driven.ndim)
@@ -153,14 +153,14 @@ class LRU(nn.Module):
 
         nu = self.param("nu", init_nu, (size,))
         theta = self.param("theta", init_theta, (size,))
-        # gamma = sqrt(1 - |lambda|^2) at the start keeps the variance of the state that of its input.
+        # gamma = sqrt(1 - |lambda|^2) at the start makes the variance of the state equal that of its input.
         log_gamma = self.param("log_gamma", lambda _: 0.5 * jnp.log(-jnp.expm1(-2.0 * jnp.exp(nu))))
         modulus, phase = jnp.exp(-jnp.exp(nu)), jnp.exp(theta)
         return jax.lax.complex(modulus * jnp.cos(phase), modulus * jnp.sin(phase)), jnp.exp(log_gamma)
 
 
 class Stack(nn.Module):
-    """Recurrent modules on top of each other; the carry is the tuple of theirs.
+    """Recurrent modules on top of each other; the carry is the tuple of the layers' carries.
 
     Attributes:
         layers: modules of this file.
@@ -177,7 +177,7 @@ class Stack(nn.Module):
         return tuple(layer.initial_carry(batch_shape) for layer in self.layers)
 
     def __call__(self, carry: tuple[Carry, ...], features: Array, first: Array) -> tuple[tuple[Carry, ...], Array]:
-        """Computes `(carry, features [T, *B, H])`, H of the last layer; see the module's docstring."""
+        """Computes `(carry, features [T, *B, H])`, with H of the last layer; see the module's docstring."""
         carries = []
         for layer, layer_carry in zip(self.layers, carry, strict=True):
             layer_carry, features = layer(layer_carry, features, first)
@@ -186,10 +186,10 @@ class Stack(nn.Module):
 
 
 def linear_recurrence(decay: Array, inputs: Array, first: Array, initial: Array) -> Array:
-    """Computes `x_t = decay x_(t-1) + inputs_t`, where `x_(t-1)` counts as zero if `first_t`, in parallel over time.
+    """Computes `x_t = decay x_(t-1) + inputs_t`, with zero for `x_(t-1)` if `first_t`, in parallel over time.
 
-    The pairs (a, b) of the maps `x -> a x + b` compose to `(a_2 a_1, a_2 b_1 + b_2)`, which is associative; a reset is
-    `a = 0`.
+    Pairs (a, b) that represent the maps `x -> a x + b` compose to `(a_2 a_1, a_2 b_1 + b_2)`, which is associative; a
+    reset is `a = 0`.
 
     Args:
         decay: `[S]`, real or complex.
@@ -211,7 +211,7 @@ def linear_recurrence(decay: Array, inputs: Array, first: Array, initial: Array)
 
 
 def _as_last_axis(vector: Array, ndim: int) -> Array:
-    """Adds leading axes to a vector up to `ndim` axes."""
+    """Adds leading axes to a vector until it has `ndim` axes."""
     return vector.reshape((1,) * (ndim - 1) + vector.shape)
 
 
@@ -223,7 +223,7 @@ def _orthogonal_blocks(key: Array, shape: tuple[int, int]) -> Array:
 
 
 def _check_axes(carry: Array, features: Array, first: Array, size: int) -> None:
-    """Refuses leading axes that disagree, which broadcasting would hide."""
+    """Refuses leading axes that disagree, which broadcasting would not reveal."""
     if first.shape != features.shape[:-1]:
         raise ValueError(
             f"`first` must have the leading axes [T, *B] of `features`, got {first.shape} and {features.shape}."

@@ -1,4 +1,4 @@
-"""Encoders of observations that have several entries, as those of agents that see their team."""
+"""Encoders of observations with several entries, such as those of agents that see their team."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -7,10 +7,10 @@ from jaxagents.types import Array, PyTree
 
 
 class Entry(nn.Module):
-    """Shows an encoder one entry of the observation.
+    """Passes one entry of the observation to an encoder.
 
     Attributes:
-        entry: its name.
+        entry: name of the entry.
         encoder: `entry [..., *shape] -> features [..., F]`.
     """
 
@@ -34,7 +34,7 @@ class Entry(nn.Module):
 
 
 class Joined(nn.Module):
-    """Shows an encoder all entries of the observation, as one vector.
+    """Passes all entries of the observation to an encoder, as one vector.
 
     Attributes:
         encoder: `[..., D] -> features [..., F]`.
@@ -44,5 +44,5 @@ class Joined(nn.Module):
 
     @nn.compact
     def __call__(self, observation: PyTree) -> Array:
-        """Computes features `[..., F]` of a dict of vectors `[..., D_i]`, in the order of their names."""
+        """Computes features `[..., F]` of a dict of vectors `[..., D_i]`, concatenated in the order of their names."""
         return self.encoder(jnp.concatenate([observation[name] for name in sorted(observation)], axis=-1))

@@ -1,4 +1,4 @@
-"""Torsos: observation -> features, for any number of leading axes; with a memory, over time."""
+"""Torsos: from observations to features, for any number of leading axes; with a memory, over time."""
 
 import difflib
 import math
@@ -15,16 +15,16 @@ from jaxagents.types import Array, Carry, Params, PyTree
 
 
 def as_rows(values: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Joins the axes before the last one, if the first of them has one element, as that of time in feed-forward use.
+    """Joins the axes before the last one if the first of them has size one, like the time axis in feed-forward use.
 
-    Other arrays stay as they are: joining a time axis with the axis of environments, which devices may split, would
-    move data between them.
+    Other arrays stay as they are: joining a time axis with the axis of environments, which may be sharded over devices,
+    would move data between devices.
 
     Args:
         values: `[1, B, ..., D]`, or any other shape.
 
     Returns:
-        `values` as `[B * ..., D]`, and the function that gives results `[B * ..., F]` the axes `[1, B, ..., F]`.
+        `values` as `[B * ..., D]`, and a function that reshapes results `[B * ..., F]` to `[1, B, ..., F]`.
     """
     if values.ndim < 3 or values.shape[0] != 1:
         return values, lambda results: results
@@ -32,7 +32,7 @@ def as_rows(values: Array) -> tuple[Array, Callable[[Array], Array]]:
     return values.reshape(-1, values.shape[-1]), lambda results: results.reshape(*leading, *results.shape[1:])
 
 
-# The element-wise functions of flax.linen; the others there (softmax, glu, ...) change what an axis means.
+# The element-wise functions of flax.linen; others there (softmax, glu, ...) act along an axis.
 _ACTIVATIONS = (
     *("celu", "elu", "gelu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu", "log_sigmoid"),
     *("relu", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus", "swish", "tanh"),
@@ -43,7 +43,7 @@ def activation_function(name: str) -> Callable[[Array], Array]:
     """Returns the element-wise activation function that flax.linen calls `name`.
 
     Raises:
-        ValueError: if there is none of that name.
+        ValueError: there is no such function.
     """
     if name in _ACTIVATIONS:
         return getattr(nn, name)
@@ -67,10 +67,10 @@ class MLP(nn.Module):
         hidden_sizes: width of each layer; empty: only flattens and casts.
         activation: name of an element-wise function of flax.linen, applied after every layer.
         layer_norm: whether to normalise before every activation.
-        observation_ndim: trailing axes that make one observation.
-        output_size: width of a last linear layer, whose features have no bounds; None without one.
-        dtype: of the layers' products and activations, such as bfloat16; parameters, norms and features stay float32.
-            None: float32.
+        observation_ndim: number of trailing axes of one observation.
+        output_size: width of a final linear layer, whose features are unbounded; None: no such layer.
+        dtype: dtype of the layers' products and activations, such as bfloat16; parameters, norms and features stay
+            float32. None: float32.
     """
 
     hidden_sizes: Sequence[int] = (64, 64)
@@ -104,7 +104,7 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutions without padding over `[..., height, width, channels]`, then dense layers.
 
-    The defaults are the network of MinAtar (Young and Tian, 2019).
+    The defaults are those of the network of MinAtar (Young and Tian, 2019).
 
     Attributes:
         channels: output channels of each convolution.
@@ -138,7 +138,7 @@ class CNN(nn.Module):
         """Computes features `[..., hidden_sizes[-1]]` of images `[..., height, width, channels]` of any dtype.
 
         Raises:
-            ValueError: if a kernel is larger than what it is applied to.
+            ValueError: a kernel is larger than the input of its layer.
         """
         x = _floating(observation)
         layers = zip(self.channels, self.kernel_size, self.strides, strict=True)  # type: ignore[arg-type]
@@ -154,13 +154,13 @@ class CNN(nn.Module):
 
 
 class Torso(NamedTuple):
-    """Encoder and memory.
+    """An encoder and a memory.
 
     Attributes:
         init: `(key) -> (params, features [1, 1, F] of an observation of zeros)`.
-        initial_carry: `(batch_shape) -> carry`; empty without memory.
+        initial_carry: `(batch_shape) -> carry`; an empty tuple without a memory.
         apply: `(params, carry, observation [T, B, ...], first [T, B], beside=None) -> (carry, features
-            [T, B, ..., F])`; `beside` is `[T, B, ..., S]`, what the memory reads beside the encoded observation.
+            [T, B, ..., F])`; `beside` is `[T, B, ..., S]`, inputs of the memory besides the encoded observation.
     """
 
     init: Callable[[Array], tuple[Params, Array]]
@@ -171,16 +171,16 @@ class Torso(NamedTuple):
 def make_torso(
     observation_space: PyTree, encoder: nn.Module, memory: nn.Module | None = None, beside_size: int = 0
 ) -> Torso:
-    """Makes what policies and values share: an encoder, and a memory after it.
+    """Makes the part that policies and values share: an encoder, optionally followed by a memory.
 
     Args:
-        observation_space: of one agent; batch, time and agent axes are free.
+        observation_space: observation space of one agent; there may be any batch, time and agent axes.
         encoder: `module(observation [..., *shape]) -> features [..., F]`.
         memory: recurrent module of `networks.recurrent`; None for a feed-forward torso.
-        beside_size: S, numbers that the memory reads beside the encoded observation; 0 without.
+        beside_size: S, size of the memory's inputs besides the encoded observation; 0: none.
 
     Returns:
-        The torso; parameters `{"encoder", "memory"}`, the latter where there is one.
+        The torso; its parameters are `{"encoder", "memory"}`, the latter if there is a memory.
     """
 
     def join(features: Array, beside: Array | None) -> Array:
@@ -221,7 +221,7 @@ def _floating(observation: Array) -> Array:
 
 
 def _flatten(observation: Array, observation_ndim: int) -> Array:
-    """Casts to float32 and joins the last `observation_ndim` axes; none of them adds an axis of one element."""
+    """Casts to float32 and joins the last `observation_ndim` axes; with zero of them, adds an axis of size one."""
     x = _floating(observation)
     if x.ndim < observation_ndim:
         raise ValueError(

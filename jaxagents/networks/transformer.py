@@ -4,8 +4,10 @@ from jaxagents.networks.decoder import Decoder
 
 
 class Transformer(Decoder):
-    """A `Decoder` whose defaults are quick on a CPU: one projection for queries, keys and values, and an MLP of squared
-    ReLU, which needs no exponential (So et al., 2021).
+    """A `Decoder` with defaults that are fast on a CPU.
+
+    Queries, keys and values are one projection, and the MLP uses squared ReLU, which needs no exponential (So et al.,
+    2021).
     """
 
     num_layers: int = 2

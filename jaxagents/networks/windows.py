@@ -1,4 +1,4 @@
-"""Attention over a window of the latest tokens of given embeddings."""
+"""Attention over a window of the latest tokens, given as embeddings."""
 
 import math
 
@@ -12,11 +12,11 @@ _MASKED_SCORE = -1e9
 
 
 class WindowAttention(nn.Module):
-    """A pre-norm block of attention and a feed-forward layer; scores have a learned bias for every distance.
+    """A pre-norm block of attention and a feed-forward layer; scores have a learned bias per distance.
 
     Attributes:
-        num_heads: divides the features.
-        window: tokens that a query sees, its own included.
+        num_heads: number of heads, which divides the number of features.
+        window: number of tokens that a query sees, including its own.
     """
 
     num_heads: int
@@ -24,7 +24,7 @@ class WindowAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, episode: Array) -> Array:
-        """Computes `[B, L, D]` of tokens `[B, L, D]`, which see those of their episode, int32 `[B, L]`, before them."""
+        """Computes `[B, L, D]` of tokens `[B, L, D]`; each sees those up to it in its episode, int32 `[B, L]`."""
         length, features = x.shape[1:]
         size = features // self.num_heads
         normed = nn.LayerNorm()(x)
@@ -43,13 +43,13 @@ class WindowAttention(nn.Module):
 
 
 class StepTokens(nn.Module):
-    """Embeds steps as three tokens each, attends, and returns features of the last token of every step.
+    """Embeds each step as three tokens, attends, and returns the features of the last token of every step.
 
     Attributes:
-        features: D, of a token; `num_heads` divides them.
-        num_layers: blocks.
-        num_heads: of attention.
-        num_steps: K, the latest steps that are seen, the present one included.
+        features: D, features per token; a multiple of `num_heads`.
+        num_layers: number of attention blocks.
+        num_heads: number of attention heads.
+        num_steps: K, number of latest steps that are visible, including the current one.
     """
 
     features: int = 64
@@ -68,7 +68,7 @@ class StepTokens(nn.Module):
 
     @nn.compact
     def __call__(self, parts: tuple[Array, Array, Array], episode: Array) -> Array:
-        """Computes features `[B, S, D]` of three parts `[B, S, *]` of S steps of episodes int32 `[B, S]`."""
+        """Computes features `[B, S, D]` of three parts `[B, S, *]` of S steps, with episodes int32 `[B, S]`."""
         tokens = jnp.stack([nn.Dense(self.features)(part) for part in parts], axis=2)
         batch, steps = tokens.shape[:2]
         kinds = self.param("kinds", nn.initializers.normal(0.02), (3, self.features))

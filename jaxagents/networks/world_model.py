@@ -1,4 +1,4 @@
-"""A recurrent state-space model: a deterministic memory, and categories that are drawn given it."""
+"""A recurrent state-space model: a deterministic memory, and categorical variables drawn given it."""
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +10,20 @@ from jaxagents.types import Array
 
 
 class RecurrentStateSpace(nn.Module):
-    """The parts of a recurrent state-space model (RSSM) with G variables of C categories each.
+    """The parts of a recurrent state-space model (RSSM) with G categorical variables of C categories each.
 
     `h_t = f(h_(t-1), z_(t-1), a_(t-1))`, prior `p(z_t | h_t)`, posterior `q(z_t | h_t, x_t)`, decoder `p(x_t | h_t,
-    z_t)`; the reward of a step and the end of the episode are predicted from `f(h_t, z_t, a_t)`. Leading axes are free.
+    z_t)`; the reward of a step and the end of the episode are predicted from `f(h_t, z_t, a_t)`. Any leading axes.
 
     Attributes:
-        encoder: observation `[..., *shape]` -> features.
-        observation_size: numbers of an observation.
-        hidden_size: H, of h.
-        num_variables: G.
-        num_categories: C.
-        width: of the hidden layer of every part.
-        num_bins: K, of rewards.
-        uniform_share: of a uniform distribution in every prior and posterior.
+        encoder: module from observations `[..., *shape]` to features.
+        observation_size: number of entries of an observation.
+        hidden_size: H, size of h.
+        num_variables: G, number of categorical variables.
+        num_categories: C, number of categories of each variable.
+        width: width of the hidden layer of every part.
+        num_bins: K, number of bins of the reward.
+        uniform_share: weight of a uniform distribution that is mixed into every prior and posterior.
 
     References:
         Hafner et al. (2023), Mastering diverse domains through world models, equation 3 and appendix B.
@@ -48,7 +48,7 @@ class RecurrentStateSpace(nn.Module):
         self.prior_head = nn.Sequential([self._torso(), nn.Dense(size)])
         self.posterior_head = nn.Sequential([self._torso(), nn.Dense(size)])
         self.decoder = nn.Sequential([self._torso(), nn.Dense(self.observation_size)])
-        # Nothing is foretold at first.
+        # Rewards are predicted uniformly over the bins at first.
         self.reward_head = nn.Sequential([self._torso(), nn.Dense(self.num_bins, kernel_init=nn.initializers.zeros)])
         self.end_head = nn.Sequential([self._torso(), nn.Dense(1)])
 
@@ -67,7 +67,7 @@ class RecurrentStateSpace(nn.Module):
         return self.encoder(observation)
 
     def advance(self, hidden: Array, latent: Array, action: Array) -> Array:
-        """Computes `h` `[..., H]` after an action `[..., A]` in `h` `[..., H]` and `z` `[..., GC]`."""
+        """Computes the next `h` `[..., H]` from an action `[..., A]`, `h` `[..., H]` and `z` `[..., GC]`."""
         features = self.joint(jnp.concatenate([latent, action], axis=-1))
         never = jnp.zeros((1, *hidden.shape[:-1]), bool)
         return self.cell(hidden, features[None], never)[0]
@@ -77,15 +77,15 @@ class RecurrentStateSpace(nn.Module):
         return self._log_probs(self.prior_head(hidden))
 
     def posterior(self, hidden: Array, features: Array) -> Array:
-        """Computes log-probabilities `[..., G, C]` of the categories, given features of what was seen."""
+        """Computes log-probabilities `[..., G, C]` of the categories, given features of the observation."""
         return self._log_probs(self.posterior_head(jnp.concatenate([hidden, features], axis=-1)))
 
     def outcomes(self, following: Array) -> tuple[Array, Array]:
-        """Computes logits of the bins of the reward `[..., K]` and of the end `[...]` of the step that led here."""
+        """Computes logits of the reward bins `[..., K]` and of the end `[...]` for the step that led to `h`."""
         return self.reward_head(following), self.end_head(following)[..., 0]
 
     def decode(self, features: Array) -> Array:
-        """Computes the `symlog` of the observation, `[..., D]`, of `h` and `z` `[..., H + GC]`."""
+        """Computes the `symlog` of the observation, `[..., D]`, from `h` and `z` `[..., H + GC]`."""
         return self.decoder(features)
 
     def _log_probs(self, outputs: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Data that crosses module borders, and the pairs of functions that compose.
+"""Data that crosses module boundaries, and the records of functions that can be combined.
 
 Shape letters: T time, B batch of environments, N agents or players, A actions. Reinforcement-learning arrays are
 time-first, `[T, B, ...]`. Every record of functions is static and hashable by identity; every record of arrays is a

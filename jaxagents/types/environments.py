@@ -1,4 +1,4 @@
-"""Worlds: spaces, time steps, environments and their text interfaces."""
+"""Environments: spaces, time steps, environments and their text interfaces."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ State = PyTree
 
 
 class Choice(NamedTuple):
-    """A place of a pattern at which one of some patterns stands."""
+    """A place in a pattern that is filled by one of several patterns."""
 
     patterns: "tuple[Pattern, ...]"
 
 
 class Several(NamedTuple):
-    """A place of a pattern at which at most `most` of some phrases stand, each once and in their order.
+    """A place in a pattern that is filled by at most `most` of some phrases, each at most once and in their order.
 
     Attributes:
         phrases: int32 `[A, n]`.
-        most: of them.
+        most: largest number of phrases.
     """
 
     phrases: np.ndarray
@@ -35,12 +35,12 @@ class Several(NamedTuple):
 
 
 Pattern = tuple[np.ndarray | Choice | Several, ...]
-"""Places in a row. An array is int32 `[A, n]`: one of A phrases of at most n word ids (-1: none) stands there."""
+"""Consecutive places. An array is int32 `[A, n]`: one of A phrases of at most n word ids (-1: none) fills the place."""
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """A space of the integers `0 .. num_values - 1`."""
+    """A space of integers `0 .. num_values - 1`."""
 
     num_values: int
     shape: tuple[int, ...] = ()
@@ -59,21 +59,21 @@ class Box:
 
 @struct.dataclass
 class TimeStep:
-    """What an environment says after a reset or a step.
+    """The result of a reset or a step of an environment.
 
     Attributes:
         observation: array or pytree of arrays; with agents, every leaf has a leading agent axis `[N, ...]`.
         reward: float32 `[]`; `[N]` with agents or players. Zero after a reset.
-        terminated: bool `[]`, the episode ended in a terminal state: bootstrap with zero.
-        truncated: bool `[]`, the episode was cut: bootstrap with the value of the true successor.
-        action_mask: bool `[A]` (`[N, A]` with agents), True = allowed; None when every action always is.
-        player: int32 `[]`, who acts next in a turn-based game; None elsewhere.
+        terminated: bool `[]`, whether the episode ended in a terminal state; bootstrap with zero.
+        truncated: bool `[]`, whether the episode was cut off; bootstrap with the value of the true successor.
+        action_mask: bool `[A]` (`[N, A]` with agents), True = allowed; None if every action is always allowed.
+        player: int32 `[]`, the player who acts next in a turn-based game; None elsewhere.
         info: dict of arrays. Keys in use: `next_observation`, `next_action_mask` and `next_agent_mask` (of the true
-            successor, put there by automatic resets), `episode_return`, `episode_length` (running totals of the episode
-            the step belongs to), `agent_mask` (bool `[N]`, True = the agent exists and is alive), `world_state`
-            (float32 `[S]`, a team's world as a whole), `perspective` (+1 the same player acts next, -1 the opponent
-            does, in zero-sum games), `success` (bool), `metrics` (dict of float32 `[]`, of the episode so far; rollouts
-            and evaluations report their means over ended episodes under the same names).
+            successor, added by automatic resets), `episode_return`, `episode_length` (running totals of the episode of
+            the step), `agent_mask` (bool `[N]`, True = the agent exists and is alive), `world_state` (float32 `[S]`,
+            the whole state of a team's world), `perspective` (in zero-sum games, +1 if the same player acts next, -1 if
+            the opponent does), `success` (bool), `metrics` (dict of float32 `[]`, of the episode so far; rollouts and
+            evaluations report their means over completed episodes under the same names).
     """
 
     observation: PyTree
@@ -87,23 +87,23 @@ class TimeStep:
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """An environment as pure functions over one instance; callers vmap.
+    """An environment as pure functions of a single instance; callers use `vmap`.
 
     Attributes:
-        name: for logs and messages.
-        sample_task: `(key, level=None) -> task`; a task is an explicit pytree that fixes one instance.
+        name: name for logs and messages.
+        sample_task: `(key, level=None) -> task`; a task is an explicit pytree that determines one instance.
         reset: `(key, task) -> (state, timestep)`.
-        step: `(key, state, action) -> (state, timestep)`; a step after the end is a no-op with zero reward that
+        step: `(key, state, action) -> (state, timestep)`; a step after the end changes nothing, has zero reward, and
             repeats the end flags.
-        observation_space: of one agent.
-        action_space: of one agent.
-        max_steps: upper bound of the length of an episode.
-        num_agents: size of the agent axis; 0 when there is none.
-        num_players: seats of a turn-based game; 1 elsewhere. With more, `reward` is `[num_players]`.
-        render: `(state) -> str`, a text frame, on the host; None when there is none.
-        text: what makes it a text world; None elsewhere.
-        teams: numbers of the agents of each team by its name, where teams are opposed; empty elsewhere.
-        num_levels: difficulties that `sample_task` takes; 0 where it takes none. Text worlds have theirs in `text`.
+        observation_space: observation space of one agent.
+        action_space: action space of one agent.
+        max_steps: upper bound of the length of an episode in steps.
+        num_agents: size of the agent axis; 0 without an agent axis.
+        num_players: number of players of a turn-based game; 1 elsewhere. If larger, `reward` is `[num_players]`.
+        render: `(state) -> str`, a text frame, on the host; None if it cannot be rendered.
+        text: interface of a text world; None elsewhere.
+        teams: indices of the agents of each team, by its name, if teams are opposed; empty elsewhere.
+        num_levels: number of levels that `sample_task` accepts; 0 if none. Text worlds have theirs in `text`.
     """
 
     name: str
@@ -122,13 +122,13 @@ class Environment:
 
 
 class Patterns(NamedTuple):
-    """What a text world can say, for the tokens that it needs: `Pattern`s, one of which every text follows.
+    """The texts that are possible in a text world, to find its tokens: every text follows one of these `Pattern`s.
 
     Attributes:
-        observation: of the observations.
-        prompt: of the prompts; none where there is nothing to say.
-        thought: of the thoughts of the expert; none where it does not think.
-        action: of the well-formed actions; none where they are all listed in `TextInterface.actions`.
+        observation: patterns of the observations.
+        prompt: patterns of the prompts; none without prompts.
+        thought: patterns of the expert's thoughts; none if it does not think.
+        action: patterns of the well-formed actions; none if all are listed in `TextInterface.actions`.
     """
 
     observation: tuple[Pattern, ...]
@@ -139,27 +139,27 @@ class Patterns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TextInterface:
-    """The words of a text world, and who can speak them.
+    """The words of a text world, and an expert that uses them.
 
-    Observations are int32 `[K]` and actions int32 `[M]` of word ids, -1 pads at the end. An unknown or ill-formed
-    action changes nothing, is answered by the world's "Nothing happens." and sets `info["valid"]` to False.
-    `TimeStep.action_mask`, where a world gives one, says which rows of `actions` are admissible.
+    Observations are int32 `[K]` and actions int32 `[M]`, word ids padded with -1 at the end. An unknown or ill-formed
+    action changes nothing; the world answers "Nothing happens." and sets `info["valid"]` to False. If a world has
+    `TimeStep.action_mask`, it marks the admissible rows of `actions`.
 
     Attributes:
-        words: every phrase of observations and actions; a word id is an index into them.
-        actions: int32 numpy `[A, M]`, every well-formed action; None where they are too many to be listed.
+        words: all phrases of observations and actions; a word id is an index into them.
+        actions: int32 numpy `[A, M]`, all well-formed actions; None if there are too many to list.
         expert: `(key, state) -> (action int32 [M], thought int32 [H] | None)`, solves every task; in games it plays all
-            seats, as well as it can. The thought is what it thinks before this action; None where it does not think.
-        fingerprint: `(state) -> uint32 []`, equal for states that are the same situation of the same task.
-        sample_held_out_task: as `Environment.sample_task`, of tasks that it never gives.
-        num_levels: difficulties; `level` is in `0 .. num_levels - 1`.
-        prompt: `(task) -> int32 [P]`, given once before the first observation; None when there is nothing to say.
-        patterns: of the texts; None where that is any word in any place.
-        examples: int32 numpy `[X, M]`, actions in which every word stands that may stand somewhere; None for `actions`.
-        draw: `(key, state) -> action int32 [M]`, an admissible action drawn at random; None for a row of `actions`.
-        distance: `(state) -> float32 []`, the fewest actions to a success, `inf` where there is none left; None where
-            it is not known.
-        rules: `environments.text.world.World` that it was built of; None where it was not.
+            players, as well as it can. The thought precedes this action; None if it does not think.
+        fingerprint: `(state) -> uint32 []`, equal for states that are the same situation in the same task.
+        sample_held_out_task: like `Environment.sample_task`, for tasks that the latter never returns.
+        num_levels: number of levels; `level` is in `0 .. num_levels - 1`.
+        prompt: `(task) -> int32 [P]`, shown once before the first observation; None without a prompt.
+        patterns: patterns of the texts; None if any word can be at any place.
+        examples: int32 numpy `[X, M]`, actions that contain every possible word of every place; None for `actions`.
+        draw: `(key, state) -> action int32 [M]`, a random admissible action; None to draw a row of `actions`.
+        distance: `(state) -> float32 []`, the smallest number of actions to a success, `inf` if it is out of reach;
+            None if unknown.
+        rules: `environments.text.world.World` from which it was built; None if there is none.
     """
 
     words: tuple[str, ...]

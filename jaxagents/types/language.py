@@ -1,4 +1,4 @@
-"""Language: episodes of tokens, tokenizers, language models and their policies."""
+"""Language: episodes of tokens, tokenizers, language models and language policies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -11,18 +11,19 @@ from jaxagents.types.environments import Array, Params, PyTree, Task
 
 
 class Layout(NamedTuple):
-    """Where the tokens of an episode stand: `[prompt | turn | turn | ...]`.
+    """The places of the tokens in an episode: `[prompt | turn | turn | ...]`.
 
     A turn is `[observation mark, observation, opening mark | thought, act mark | action]`; without thoughts the
     opening mark is the act mark, and the second part is missing.
 
     Attributes:
-        prompt: P, tokens of the prompt.
-        observation: tokens of a rendered observation, marks included.
-        thought: most tokens of a thought; 0 for none.
-        action: most tokens of an action, its end mark included.
-        num_turns: T.
-        context_turns: turns of its own agent that the policy sees, the present one included; the prompt is always seen.
+        prompt: P, number of tokens of the prompt.
+        observation: number of tokens of a rendered observation, including marks.
+        thought: largest number of tokens of a thought; 0: no thoughts.
+        action: largest number of tokens of an action, including its end mark.
+        num_turns: T, number of turns.
+        context_turns: number of turns of its own agent that the policy sees, including the current one; the prompt is
+            always visible.
     """
 
     prompt: int
@@ -34,56 +35,57 @@ class Layout(NamedTuple):
 
     @property
     def sampled(self) -> int:
-        """Returns the tokens of a turn after the observation."""
+        """Returns the number of tokens of a turn after the observation."""
         return self.action + (self.thought + 1 if self.thought else 0)
 
     @property
     def turn(self) -> int:
-        """Returns S, the tokens of a turn."""
+        """Returns S, the number of tokens of a turn."""
         return self.observation + self.sampled
 
     @property
     def length(self) -> int:
-        """Returns L."""
+        """Returns L, the number of tokens of an episode."""
         return self.prompt + self.num_turns * self.turn
 
 
 @struct.dataclass
 class Episode:
-    """Episodes of text, one row each: a prompt of P tokens, then T turns of S tokens each (see `Layout`).
+    """Text episodes, one per row: a prompt of P tokens, then T turns of S tokens each (see `Layout`).
 
-    Observations and actions are padded, and masks say where. Attention, positions and losses read the masks and never
-    compare tokens with the pad.
+    Observations and actions are padded, and masks mark the padding. Attention, positions and losses use the masks and
+    never compare tokens with the pad token.
 
     Attributes:
-        prompt_tokens: int32 `[B, P]`, which everybody in the row sees; P may be 0.
+        prompt_tokens: int32 `[B, P]`, visible to all agents of the row; P may be 0.
         prompt_mask: bool `[B, P]`.
         tokens: int32 `[B, T, S]`.
-        token_mask: bool `[B, T, S]`, True = there is a token, False = padding.
+        token_mask: bool `[B, T, S]`, True = token, False = padding.
         action_mask: bool `[B, T, S]`, tokens that the policy sampled (thoughts, actions and end marks).
-        thought_mask: bool `[B, T, S]`, those of them that are thoughts.
-        position: int32 `[B, T, S]`, of a token in its context: how many of its agent's came before, the prompt
-            included.
-        agent: int32 `[B, T, S]`, whose context the token belongs to.
-        behavior_log_prob: float32 `[B, T, S]`, of sampled tokens under the acting policy, untempered; 0 elsewhere.
-        sampling_log_prob: float32 `[B, T, S]`, of the same under the distribution they were drawn from.
-        reward: float32 `[B, T]`, zero where there was no turn; in games, what the seat that took the turn earned from
-            it until its next one or the end.
-        valid: bool `[B, T]`, the turn took place.
-        action_valid: bool `[B, T]`, the action of the turn could be parsed and was legal.
-        terminated: bool `[B, T]`, the turn ended the episode in a terminal state.
-        truncated: bool `[B, T]`, the turn ended the episode by a limit.
-        fingerprint: uint32 `[B, T]`, of the state that the turn acted in.
-        success: bool `[B]`.
-        group: int32 `[B]`, episodes of one group play the same task.
-        task: pytree with leaves `[B, ...]`.
-        seat_return: float32 `[B, P]`, what every seat of a game got in all; None where there is one seat.
-        keep: bool `[B]`, False for rows that count nowhere: a filter dropped their group; None keeps all.
-        control: bool `[B]`, rows that were sampled to steer the policy and not by it; None has none of them.
-        loss_weight: float32 `[B, T, S]`, multiplies the loss of tokens of transcripts; None is 1.
-        bootstrap_value: float32 `[B]`, value of what followed the last turn of a row that was cut; None is 0.
-        extras: dict of further arrays with the leading axis B.
-        layout: of the tokens, static; None when turns have no fixed places.
+        thought_mask: bool `[B, T, S]`, sampled tokens that belong to thoughts.
+        position: int32 `[B, T, S]`, position of a token in its context: the number of its agent's tokens before it,
+            including the prompt.
+        agent: int32 `[B, T, S]`, agent to whose context the token belongs.
+        behavior_log_prob: float32 `[B, T, S]`, of sampled tokens under the acting policy without tempering; 0
+            elsewhere.
+        sampling_log_prob: float32 `[B, T, S]`, of the same tokens under the distribution from which they were drawn.
+        reward: float32 `[B, T]`, zero if there was no turn; in games, the reward of the player who took the turn, from
+            it until the player's next turn or the end.
+        valid: bool `[B, T]`, whether the turn took place.
+        action_valid: bool `[B, T]`, whether the action of the turn could be parsed and was legal.
+        terminated: bool `[B, T]`, whether the turn ended the episode in a terminal state.
+        truncated: bool `[B, T]`, whether the turn ended the episode by a limit.
+        fingerprint: uint32 `[B, T]`, fingerprint of the state in which the turn acted.
+        success: bool `[B]`, whether the episode succeeded.
+        group: int32 `[B]`, group of the episode; episodes of a group have the same task.
+        task: pytree with leaves `[B, ...]`, tasks of the episodes.
+        seat_return: float32 `[B, P]`, total reward of each player of a game; None with a single player.
+        keep: bool `[B]`, False for rows that do not count at all because a filter dropped their group; None: all count.
+        control: bool `[B]`, rows that were sampled to steer the policy and not by it; None: no such rows.
+        loss_weight: float32 `[B, T, S]`, weight of the loss of tokens of transcripts; None: 1.
+        bootstrap_value: float32 `[B]`, value after the last turn of a row that was cut off; None: 0.
+        extras: dict of further arrays with leading axis B.
+        layout: layout of the tokens, static; None if turns have no fixed places.
     """
 
     prompt_tokens: Array
@@ -116,12 +118,12 @@ class Episode:
 
 @struct.dataclass
 class TokenStatistics:
-    """What a model says about tokens, `[B, T, S]`, zero where nothing was sampled; None where nobody asked for it.
+    """Statistics of a model about tokens, `[B, T, S]`, zero at tokens that were not sampled; None: not requested.
 
     Attributes:
-        log_prob: float32, of the token.
-        entropy: float32, of the distribution that it comes from, in nats.
-        value: float32, of the context that it is sampled from.
+        log_prob: float32, log-probability of the token.
+        entropy: float32, entropy of the distribution from which it is sampled, in nats.
+        value: float32, value of the context in which it is sampled.
     """
 
     log_prob: Array | None = None
@@ -131,15 +133,14 @@ class TokenStatistics:
 
 @struct.dataclass
 class EpisodeView:
-    """What rewards, filters of groups and credit are given: `(view, *, axis_name, ...) -> ...`.
+    """Input of rewards, group filters and credit assignment: `(view, *, axis_name, ...) -> ...`.
 
-    What a slot reads of the statistics is computed for it, and nothing else is; see
-    `learners.liveness.fields_read`.
+    The statistics that a slot reads are computed for it, and no others; see `learners.liveness.fields_read`.
 
     Attributes:
         episode: B episodes.
-        policy: of their tokens under the policy that is trained, before the update.
-        reference: of their tokens under the reference policy; None without one.
+        policy: statistics of their tokens under the trained policy, before the update.
+        reference: statistics of their tokens under the reference policy; None without one.
     """
 
     episode: Episode
@@ -149,27 +150,27 @@ class EpisodeView:
 
 @struct.dataclass
 class TokenView:
-    """What losses, regularisers and aggregations are given: `(view, ...) -> [n, t, S]`, rows, turns, tokens of a turn.
+    """Input of losses, regularisers and aggregations: `(view, ...) -> [n, t, S]`, rows, turns, tokens of a turn.
 
-    A row is an episode, or one turn of it where turns do not see each other. All leaves are `[n, t, S]`. An aggregation
-    is shown whole episodes before the model has read them: `log_prob` and `entropy` are None.
+    A row is an episode, or one of its turns if turns do not see each other. All leaves are `[n, t, S]`. An aggregation
+    receives whole episodes before the model has processed them: `log_prob` and `entropy` are None.
 
     Attributes:
         mask: bool, sampled tokens that count.
-        turn: int32, of the episode.
-        sequence: int32, the agent of the row (seat, transcript) whose token it is; those of one agent are a sequence.
+        turn: int32, index of the turn in the episode.
+        sequence: int32, index in the row of the token's agent (player, transcript); tokens of one agent are a sequence.
         behavior_log_prob: float32, under the policy that acted.
-        advantage: float32; None where nothing is credited (supervised training).
-        success: bool, of the episode.
-        group_success: float32, share of the episodes of the group that succeeded.
-        demonstrated: bool, of a row that the policy did not sample (`Episode.control`), such as an expert's; None
-            without such rows.
-        log_prob: float32, under the policy that is trained; the only leaf with a gradient but for `entropy`.
-        entropy: float32, of the distribution that the token comes from, in nats.
+        advantage: float32; None without credit (supervised training).
+        success: bool, whether the episode succeeded.
+        group_success: float32, fraction of the episodes of the group that succeeded.
+        demonstrated: bool, whether the row was not sampled by the policy (`Episode.control`), but by an expert, for
+            example; None without such rows.
+        log_prob: float32, under the trained policy; the only leaf with a gradient besides `entropy`.
+        entropy: float32, entropy of the distribution from which the token is sampled, in nats.
         reference_log_prob: float32, under the reference policy; None without one.
         sequence_log_ratio: float32, mean of `log_prob - behavior_log_prob` over the tokens of the sequence that count;
             None for an aggregation.
-        num_sequences: of a row; static.
+        num_sequences: number of sequences per row; static.
     """
 
     mask: Array
@@ -189,11 +190,11 @@ class TokenView:
 
 @struct.dataclass
 class Demonstrated:
-    """Episodes of a policy, and an expert's of the same tasks.
+    """Episodes of a policy, and those of an expert on the same tasks.
 
     Attributes:
-        own: `Episode` of `n * G` rows, the G of a task one after the other.
-        demonstration: `Episode` of n rows, the tasks in the same order; the tokens of the expert count as sampled.
+        own: `Episode` of `n * G` rows, with the G rows of a task next to each other.
+        demonstration: `Episode` of n rows, with tasks in the same order; the expert's tokens count as sampled.
     """
 
     own: Episode
@@ -202,12 +203,12 @@ class Demonstrated:
 
 @struct.dataclass
 class Pairs:
-    """Episodes of which some are preferred to others.
+    """Episodes, some of which are preferred to others.
 
     Attributes:
         episode: `Episode` of R rows.
-        pair: int32 `[R]`, of a row that is compared, the row that is preferred to it; -1 for all others.
-        desirable: bool `[R]`, the row is good by itself.
+        pair: int32 `[R]`, for a dispreferred row, the index of the row that is preferred to it; -1 for all others.
+        desirable: bool `[R]`, whether the row is good by itself.
     """
 
     episode: Episode
@@ -217,12 +218,12 @@ class Pairs:
 
 @struct.dataclass
 class ChosenTasks:
-    """Tasks of n groups of episodes.
+    """Tasks for n groups of episodes.
 
     Attributes:
-        key: typed keys `[n]`; equal keys and levels are equal tasks that start in the same state.
-        level: int32 `[n]`, of difficulty; None where every task draws its own.
-        item: int32 `[n]`, what the source counts them under.
+        key: typed keys `[n]`; equal keys and levels mean equal tasks that start in the same state.
+        level: int32 `[n]`, difficulty; None if every task draws its own.
+        item: int32 `[n]`, index under which the source counts the task.
     """
 
     key: Array
@@ -231,14 +232,15 @@ class ChosenTasks:
 
 
 class TaskSource(NamedTuple):
-    """Where the tasks of dialogues come from; it may remember what came out of them.
+    """A source of tasks for dialogues, which may remember their outcomes.
 
     Attributes:
-        init: `(key, num_groups) -> state`, leaves `[num_groups, ...]`: devices split the state of a collector.
-        choose: `(state, key, index int32 [n]) -> ChosenTasks` of the groups with these global indices; those of further
-            rounds of a batch are beyond `num_groups`.
-        update: `(state, chosen, success float32 [n], axis_name=None) -> state`; the share of the episodes of each group
-            that succeeded.
+        init: `(key, num_groups) -> state`, leaves `[num_groups, ...]`, because a collector's state is sharded over
+            devices.
+        choose: `(state, key, index int32 [n]) -> ChosenTasks` for the groups with these global indices; indices of
+            further rounds of a batch are beyond `num_groups`.
+        update: `(state, chosen, success float32 [n], axis_name=None) -> state`; `success` is the fraction of the
+            episodes of each group that succeeded.
     """
 
     init: Callable[[Array, int], PyTree]
@@ -247,17 +249,17 @@ class TaskSource(NamedTuple):
 
 
 class Tokenizer(NamedTuple):
-    """Text to token ids and back.
+    """A conversion of text to token ids and back.
 
     Attributes:
-        name: for messages.
+        name: name for messages.
         encode: `(text) -> list of ids`, without marks.
-        decode: `(ids) -> text`; marks become nothing.
-        vocab_size: ids are below it.
-        marks: ids of the control tokens by name: "pad", "end" (of an action), "observation" (opens one), "think" (opens
-            a thought), "act" (opens an action, closes a thought).
-        data: what `language.tokenizers.restore` makes the same tokenizer from, as bytes.
-        stops: further tokens that end what a policy says, beside the mark "end".
+        decode: `(ids) -> text`; marks are dropped.
+        vocab_size: exclusive upper bound of the ids.
+        marks: ids of the control tokens by name: "pad", "end" (of an action), "observation" (before one), "think"
+            (before a thought), "act" (before an action, after a thought).
+        data: bytes from which `language.tokenizers.restore` makes the same tokenizer.
+        stops: further tokens that end the policy's output, besides the mark "end".
     """
 
     name: str
@@ -270,22 +272,22 @@ class Tokenizer(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Returns all tokens that end what a policy says."""
+        """Returns all tokens that end the policy's output."""
         return (self.marks["end"], *self.stops)
 
     def is_end(self, tokens: Array) -> Array:
-        """Returns where tokens, of any shape, end what a policy says, bool."""
+        """Returns which tokens, of any shape, end the policy's output, bool."""
         return reduce(or_, (tokens == end for end in self.ends))
 
 
 class ChatTokens(NamedTuple):
-    """A conversation as a chat template writes it; lists with an entry per token.
+    """A conversation as rendered by a chat template; lists with one entry per token.
 
     Attributes:
         tokens: ids.
-        message: index of the assistant's message that says the token; -1 for what it reads.
-        thought: whether the token is part of a thought, tags included.
-        num_lost: thoughts of the conversation that the template leaves out.
+        message: index of the assistant message that contains the token; -1 for tokens that are only read.
+        thought: whether the token is part of a thought, including tags.
+        num_lost: number of thoughts of the conversation that the template drops.
     """
 
     tokens: list[int]
@@ -295,13 +297,13 @@ class ChatTokens(NamedTuple):
 
 
 class ChatTemplate(NamedTuple):
-    """Conversations as a checkpoint was taught them, see `language.chat_template`.
+    """The conversation format on which a checkpoint was trained, see `language.chat_template`.
 
     Attributes:
-        encode: `(messages, tools=()) -> ChatTokens` of a whole conversation.
-        encode_prompt: `(messages, tools=()) -> list of ids` up to where the assistant speaks next.
-        end: token that closes what the assistant says.
-        stops: all tokens that end it, `end` included.
+        encode: `(messages, tools=()) -> ChatTokens` for a whole conversation.
+        encode_prompt: `(messages, tools=()) -> list of ids` up to where the assistant's next message starts.
+        end: token that ends an assistant message.
+        stops: all tokens that end it, including `end`.
     """
 
     encode: Callable[..., ChatTokens]
@@ -312,15 +314,15 @@ class ChatTemplate(NamedTuple):
 
 @struct.dataclass
 class CausalMask:
-    """Which tokens attend to which, in numbers per token in place of a bit per pair; see `networks.attention`.
+    """Which tokens attend to which, with a few numbers per token instead of a bit per pair; see `networks.attention`.
 
-    A token sees tokens that are there and no later than itself: the prompt, and its own agent's of recent turns.
+    A token sees real tokens up to itself: the prompt, and those of its own agent's recent turns.
 
     Attributes:
-        turn: int32 `[B, W]`, the number of a token's turn among those of its agent, -1 for the prompt.
-        agent: int32 `[B, W]`.
+        turn: int32 `[B, W]`, index of a token's turn among those of its agent, -1 for the prompt.
+        agent: int32 `[B, W]`, agent of the token.
         present: bool `[B, W]`, False for padding.
-        context_turns: own turns that are seen, the present one included.
+        context_turns: number of own turns that are visible, including the current one.
     """
 
     turn: Array
@@ -330,24 +332,24 @@ class CausalMask:
 
 
 class LanguageModel(NamedTuple):
-    """A causal model of token sequences; masks give which tokens attend to which.
+    """A causal model of token sequences; masks specify which tokens attend to which.
 
-    A `mask` is a bool for every pair, True where the query (second axis) sees the key (third axis), or a `CausalMask`
-    of the keys, of which `networks.attention.dense_mask` makes these bits.
+    A `mask` has a bool per pair, True if the query (second axis) sees the key (third axis), or is a `CausalMask` of the
+    keys, from which `networks.attention.dense_mask` computes these bits.
 
     Attributes:
         init: `(key) -> params`; see `pretrained`.
         apply: `(params, tokens [B, L], *, positions [B, L], mask [B, L, L]) -> hidden [B, L, D]`.
-        init_cache: `(batch_size, length) -> cache` of W = length keys and values per row.
-        extend: `(params, cache, tokens [B, S], *, positions [B, S], index, mask [B, S, W]) ->
-            (cache, hidden [B, S, D])`; writes the S keys and values at `index` (int32 `[]`, the same for all rows) and
-            attends to the cache after that.
+        init_cache: `(batch_size, length) -> cache` for W = length keys and values per row.
+        extend: `(params, cache, tokens [B, S], *, positions [B, S], index, mask [B, S, W]) -> (cache, hidden [B, S,
+            D])`; writes the S keys and values at `index` (int32 `[]`, the same for all rows), then attends to the
+            cache.
         logits: `(params, hidden [..., D]) -> [..., V]`.
         value: `(params, hidden [..., D]) -> [...]`; None without a value head.
-        vocab_size: V.
-        max_positions: positions must be below it; None when any will do.
-        pretrained: `init` reads a checkpoint on the host. Traced, it gives shapes filled with NaN, since the weights
-            would be constants of the program: call it outside, and pass on what it gives.
+        vocab_size: V, number of token ids.
+        max_positions: exclusive upper bound of positions; None: no bound.
+        pretrained: whether `init` reads a checkpoint on the host. When traced, it returns shapes filled with NaN,
+            because the weights would become constants of the program: call it outside, and pass its result on.
     """
 
     init: Callable[[Array], Params]
@@ -362,13 +364,13 @@ class LanguageModel(NamedTuple):
 
 
 class LanguagePolicy(NamedTuple):
-    """A language model that speaks the words of one text world.
+    """A language model that speaks with the words of one text world.
 
     Attributes:
-        model: the network.
-        tokenizer: its tokens.
-        lexicon: `language.lexicon.Lexicon`, the words of the world in these tokens.
-        layout: of its episodes.
+        model: language model.
+        tokenizer: tokenizer of the model.
+        lexicon: `language.lexicon.Lexicon`, the words of the world as tokens.
+        layout: layout of the episodes.
     """
 
     model: LanguageModel

@@ -1,4 +1,4 @@
-"""Experience, policies, and what learns: collectors, learners and agents."""
+"""Experience, policies, and the parts that learn: collectors, learners and agents."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,21 +12,21 @@ from jaxagents.types.environments import Array, Carry, Params, PyTree, State
 
 @struct.dataclass
 class Transition:
-    """One step of experience: fields of the state acted in, then of what followed.
+    """One step of experience: fields of the state in which it acted, then of what followed.
 
     Attributes:
-        observation: what the policy saw.
-        action: what it did.
+        observation: observation of the policy.
+        action: action of the policy.
         behavior_log_prob: float32, log-probability of `action` under the policy that acted.
         reward: float32, the reward that followed.
-        terminated: bool, the step ended the episode in a terminal state.
-        truncated: bool, the step ended the episode by a limit.
-        next_observation: the true successor, also where the environment was reset afterwards.
-        first: bool, `observation` is the first of an episode.
-        action_mask: bool `[..., A]` allowed actions at `observation`, or None.
-        previous_action: what was done before, zero where `first`; None where it was not kept.
-        previous_reward: float32, the reward of that, zero where `first`; None where it was not kept.
-        noise: what the policy drew for the step besides its action, see `Policy.draw_noise`; None without.
+        terminated: bool, whether the step ended the episode in a terminal state.
+        truncated: bool, whether the step ended the episode by a limit.
+        next_observation: observation of the true successor, even if the environment was reset afterwards.
+        first: bool, whether `observation` is the first of an episode.
+        action_mask: bool `[..., A]`, actions allowed at `observation`, or None.
+        previous_action: action of the step before, zero if `first`; None if it was not stored.
+        previous_reward: float32, reward of the step before, zero if `first`; None if it was not stored.
+        noise: random numbers of the policy for the step besides its action, see `Policy.draw_noise`; None without.
         extras: dict of further arrays with the same leading axes.
     """
 
@@ -50,9 +50,9 @@ class Sample:
     """Sequences of `n` steps from a buffer.
 
     Attributes:
-        transition: leaves `[n, B, ...]`; a sequence may run over the end of an episode.
+        transition: leaves `[n, B, ...]`; a sequence may extend beyond the end of an episode.
         weight: float32 `[B]`, weights of the losses.
-        carry: recurrent carry that the policy had before the first step, leaves `[B, ...]`; empty without memory.
+        carry: recurrent carry of the policy before the first step, leaves `[B, ...]`; empty without memory.
     """
 
     transition: Transition
@@ -62,25 +62,25 @@ class Sample:
 
 @struct.dataclass
 class QView:
-    """What targets of Q-learning see of L steps of B sequences, with agents `[L, B, N, ...]`.
+    """Input of Q-learning targets for L steps of B sequences, with agents `[L, B, N, ...]`.
 
-    Values are those of all actions, see `ops.value_distributions`; what a target does not read is not computed.
+    Values are those of all actions, see `ops.value_distributions`; fields that a target does not read are not computed.
 
     Attributes:
         action: int `[L, B]`.
         reward: float32 `[L, B]`, the discounted sum of the rewards up to the successor, n steps later or at the end of
             the episode.
-        discount: float32 `[L, B]`, of what the successor is worth; zero where terminated.
-        target_values: of the target network, at the observation.
-        next_values: of the target network, at the successor.
-        next_selector: of the online network, at the successor.
-        next_target_selector: of the target network, at the successor, at fractions of their own (IQN), by which a
-            target without double Q-learning chooses the action; None: `next_values`.
-        action_mask: bool `[L, B, A]`, True = allowed at the observation; None when every action is.
+        discount: float32 `[L, B]`, discount of the successor's value; zero if terminated.
+        target_values: values of the target network at the observation.
+        next_values: values of the target network at the successor.
+        next_selector: values of the online network at the successor.
+        next_target_selector: values of the target network at the successor, at separate fractions (IQN), by which a
+            target without double Q-learning selects the action; None: `next_values`.
+        action_mask: bool `[L, B, A]`, True = allowed at the observation; None if every action is allowed.
         next_action_mask: the same at the successor.
-        transition: the steps, leaves `[L, B, ...]`; None where only the above are known.
-        last: the step before the successor of each, leaves `[L, B, ...]`; None as `transition`.
-        num_steps: n, steps to the successor where the episode does not end before; static.
+        transition: the steps, leaves `[L, B, ...]`; None if only the fields above are known.
+        last: the last step before the successor of each step, leaves `[L, B, ...]`; None if `transition` is None.
+        num_steps: n, number of steps to the successor if the episode does not end earlier; static.
     """
 
     action: Array
@@ -99,12 +99,12 @@ class QView:
 
 @struct.dataclass
 class Rollout:
-    """A stretch of experience of B environments.
+    """A segment of experience of B environments.
 
     Attributes:
         transition: `Transition` with leaves `[T, B, ...]`.
-        carry: recurrent carry of the policy *before* each step and after the last one, leaves `[T + 1, B, ...]`;
-            an empty pytree for feed-forward policies.
+        carry: recurrent carry of the policy *before* each step and after the last one, leaves `[T + 1, B, ...]`; an
+            empty pytree for feed-forward policies.
     """
 
     transition: Transition
@@ -120,13 +120,13 @@ class Mean:
 
     @property
     def value(self) -> Array:
-        """Returns the mean, NaN where nothing was counted."""
+        """Returns the mean, or NaN if the count is zero."""
         return jnp.where(self.count > 0, self.total / jnp.maximum(self.count, 1e-9), jnp.nan)
 
 
 @struct.dataclass
 class Count:
-    """A number of things, int32, that is added up exactly over steps, devices and chunks."""
+    """A count, int32, that is summed exactly over steps, devices and chunks."""
 
     total: Array
 
@@ -134,26 +134,26 @@ class Count:
 Metrics = Mapping[str, Array | Mean | Count]
 
 COUNTERS = ("episodes", "turns", "tokens", "env_steps")
-"""What experience is counted in, see `Collector`."""
+"""Units in which experience is counted, see `Collector`."""
 
 
 REPLICATED = -1
-"""In place of an axis: every device holds the whole."""
+"""Instead of an axis: every device holds the whole leaf."""
 
 
 @struct.dataclass
 class PolicyInput:
-    """Inputs of a policy at every step, leaves `[T, B, ...]`, with agents `[T, B, N, ...]` but for `first`.
+    """Inputs of a policy at every step, leaves `[T, B, ...]`, with agents `[T, B, N, ...]` except for `first`.
 
     Attributes:
-        observation: of the step.
-        first: bool `[T, B]`, the step is the first of an episode: memory begins anew before it.
-        action_mask: bool `[..., A]`, True = allowed; None when every action is.
-        previous_action: of the step before, zero where `first`; None where nobody kept it. What adapts within a
-            lifetime (RL^2), world models and decision transformers read it.
-        previous_reward: float32, of the step before, zero where `first`; None where nobody kept it.
-        noise: what `Policy.draw_noise` drew, so that an update sees the policy that acted; None without randomness
-            besides that of the action, as when it acts greedily.
+        observation: observation of the step.
+        first: bool `[T, B]`, whether the step is the first of an episode, so that memory is reset before it.
+        action_mask: bool `[..., A]`, True = allowed; None if every action is allowed.
+        previous_action: action of the step before, zero if `first`; None if it was not stored. It is read by agents
+            that adapt within a lifetime (RL^2), world models and decision transformers.
+        previous_reward: float32, reward of the step before, zero if `first`; None if it was not stored.
+        noise: result of `Policy.draw_noise`, so that an update uses the policy that acted; None without randomness
+            besides that of the action, as in greedy acting.
     """
 
     observation: PyTree
@@ -189,14 +189,14 @@ def input_of_successor(transition: Transition) -> PolicyInput:
 
 
 class Policy(NamedTuple):
-    """A policy over sequences; a feed-forward one has the empty carry `()`.
+    """A policy over sequences; a feed-forward policy has the empty carry `()`.
 
     Attributes:
         init: `(key) -> params`.
         initial_carry: `(batch_shape) -> carry`, leaves `[*batch_shape, ...]`.
-        apply: `(params, carry, PolicyInput) -> (carry, distribution [T, B])`; the carry is reset before every step
-            where `first`.
-        draw_noise: `(key, num_steps) -> pytree` of one environment, leaves `[T, ...]`, of a policy that is random
+        apply: `(params, carry, PolicyInput) -> (carry, distribution [T, B])`; the carry is reset before every step with
+            `first`.
+        draw_noise: `(key, num_steps) -> pytree` for one environment, leaves `[T, ...]`, for a policy that is random
             besides its action (noisy nets, dropout, a goal per step); None for others.
     """
 
@@ -207,7 +207,7 @@ class Policy(NamedTuple):
 
 
 class ActorCritic(NamedTuple):
-    """As `Policy`, and `apply` returns `(carry, distribution, value [T, B])`."""
+    """Like `Policy`, except that `apply` returns `(carry, distribution, value [T, B])`."""
 
     init: Callable[[Array], Params]
     initial_carry: Callable[[tuple[int, ...]], Carry]
@@ -216,18 +216,19 @@ class ActorCritic(NamedTuple):
 
 
 class Collector(NamedTuple):
-    """Where batches come from: rollouts, a data set, a search.
+    """A source of batches: rollouts, a data set, a search.
 
     Attributes:
-        init: `(key, params) -> state`; every leaf of the state has the environment axis first: devices split it.
-        collect: `(state, params, key) -> (state, batch, metrics)`. What plays more than `steps_per_collect` has the
-            metric `rounds`: how many times as many it played, thrown away or not. They all count in the budget. So they
-            do in the `Count`s of experience among the metrics, named as in `COUNTERS`: episodes that ended, turns and
-            tokens of dialogues (whoever sampled them), steps of the world; runs log their sums since the beginning.
-        steps_per_collect: what one call counts for: environment steps of rollouts, episodes of dialogues, sequences of
-            data sets.
-        divided_option: name of the option of which devices divide what it counts, for messages.
-        tempering: settings by which actions are not drawn from the policy itself, as `{"temperature": 0.7}`.
+        init: `(key, params) -> state`; the first axis of every leaf is the environment axis, which devices split.
+        collect: `(state, params, key) -> (state, batch, metrics)`. A collector that may play more than
+            `steps_per_collect` has the metric `rounds`: the factor by which it played more, including discarded
+            experience. All of it counts towards the budget, and towards the `Count`s of experience among the metrics,
+            named as in `COUNTERS`: completed episodes, turns and tokens of dialogues (whoever sampled them), steps of
+            the world; runs log their sums since the start.
+        steps_per_collect: number of steps for which one call counts: environment steps of rollouts, episodes of
+            dialogues, sequences of data sets.
+        divided_option: name of the option whose count is divided among devices, for messages.
+        tempering: settings by which the sampling distribution differs from the policy, such as `{"temperature": 0.7}`.
     """
 
     init: Callable[[Array, Params], State]
@@ -239,12 +240,12 @@ class Collector(NamedTuple):
 
 @struct.dataclass
 class Sampled:
-    """What a sampler hands over.
+    """The output of a sampler.
 
     Attributes:
-        batch: as of `Collector.collect`: tokens and their log-probabilities, or transitions.
-        metrics: of it, `Mean`s and `Count`s over all devices.
-        version: int32, updates that the weights had behind them with which it was sampled.
+        batch: batch as in `Collector.collect`: tokens and their log-probabilities, or transitions.
+        metrics: metrics of the batch, `Mean`s and `Count`s over all devices.
+        version: int32, number of updates of the weights with which the batch was sampled.
     """
 
     batch: PyTree
@@ -253,13 +254,13 @@ class Sampled:
 
 
 class Sampler(NamedTuple):
-    """Samples somewhere else than where a learner learns: on devices, or in processes, of its own.
+    """Samples on other devices, or in other processes, than those on which the learner learns.
 
     Attributes:
-        init: `(state of a collector) -> state`, where the sampler has it.
-        sample: `(state, params, version, key) -> (state, Sampled)`; returns at once, while devices work.
-        abstract: shapes, types and shardings of the state.
-        row_axes: axis of the rows in every leaf of the batches.
+        init: `(state of a collector) -> state`, placed where the sampler runs.
+        sample: `(state, params, version, key) -> (state, Sampled)`; returns immediately, while the devices compute.
+        abstract: shapes, dtypes and shardings of the state.
+        row_axes: index of the row axis in every leaf of the batches.
     """
 
     init: Callable[[State], State]
@@ -269,17 +270,18 @@ class Sampler(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What turns batches into better parameters.
+    """Turns batches into better parameters.
 
     Attributes:
-        init: `(key, start=None) -> state`. `start` is the whole state of a learner of an earlier stage, or parameters.
-            From a state of the same kind, all that was learned survives: critics, targets and moments of optimisers,
-            but not replay buffers; from others the parameters do. Hyper-parameters, schedules, counts and frozen
-            references are those of the new stage.
-        update: `(state, key, batch) -> (state, metrics)`. `state.params` is what is learned and evaluated.
+        init: `(key, start=None) -> state`. `start` is the complete learner state of an earlier stage, or parameters.
+            From a state of the same kind, everything learned is kept: critics, targets and moments of optimisers, but
+            not replay buffers; from other states only the parameters are kept. Hyper-parameters, schedules, counts and
+            frozen references are those of the new stage.
+        update: `(state, key, batch) -> (state, metrics)`. `state.params` are the parameters that are trained and
+            evaluated.
         partition: `(state) -> pytree` of int, the axis over which devices split a leaf (replay buffers), or
-            `REPLICATED`; None when every leaf is replicated.
-        acting: `(state) -> params` that the collector acts with, as of an opponent; None when it is `state.params`.
+            `REPLICATED`; None if every leaf is replicated.
+        acting: `(state) -> params` with which the collector acts, including an opponent's, say; None: `state.params`.
     """
 
     init: Callable[..., State]
@@ -289,12 +291,12 @@ class Learner(NamedTuple):
 
 
 class Stateful(NamedTuple):
-    """A choice of an algorithm that remembers something from update to update: running means, adaptive coefficients.
+    """A component of an algorithm that keeps a memory across updates: running means, adaptive coefficients.
 
     Attributes:
         init: `(num_updates of the run) -> memory`, a pytree of arrays, the same on every device.
-        apply: `(memory, *arguments, **keywords) -> (result, summary)`: the result of such a choice without memory, and
-            a pytree of sums over what it was shown, which are added up over all that it is shown in an update.
+        apply: `(memory, *arguments, **keywords) -> (result, summary)`: the result of such a component without memory,
+            and a pytree of sums over its inputs, which are added up over all inputs of an update.
         update: `(memory, summary of the whole update) -> memory`.
     """
 
@@ -307,9 +309,9 @@ class Agent(NamedTuple):
     """A policy and the learner that trains it.
 
     Attributes:
-        policy: what acts, in training and in evaluation: a `Policy` or a `LanguagePolicy`.
+        policy: acts in training and in evaluation: a `Policy` or a `LanguagePolicy`.
         make_learner: `(collector, num_updates) -> Learner`; replay buffers take the shapes of the batches from the
-            collector, schedules the updates of the whole run.
+            collector, and schedules the number of updates of the whole run.
     """
 
     policy: Any

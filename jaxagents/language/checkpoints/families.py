@@ -1,4 +1,4 @@
-"""Families of public checkpoints: what their `config.json` says in the settings of a `Decoder`, and back."""
+"""Families of public checkpoints: translates their `config.json` to settings of a `Decoder`, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def decoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the `Decoder` that a `config.json` describes.
 
     Args:
-        config: its content.
+        config: content of `config.json`.
 
     Raises:
         ValueError: the family is not one of `FAMILIES`, a setting is missing, or one is not supported.
@@ -36,7 +36,7 @@ def decoder_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         return _gpt2(config) if family == "gpt2" else _llama_like(family, config)
     except KeyError as error:
         raise ValueError(f"`config.json` must hold {error.args[0]!r} for a model of {family}, got none.") from error
-    except (TypeError, AttributeError, ArithmeticError) as error:  # A list where a number belongs, and the like.
+    except (TypeError, AttributeError, ArithmeticError) as error:  # For example, a list instead of a number.
         raise ValueError(f"`config.json` must describe a model of {family}, got one that does not: {error}.") from error
 
 
@@ -53,7 +53,7 @@ def describe(decoder: Decoder) -> dict[str, Any]:
     """Returns the `config.json` of a decoder, the inverse of `decoder_settings`.
 
     Args:
-        decoder: of one of the families; one that starts from a checkpoint has its `config.json` already.
+        decoder: decoder of one of the families; one that starts from a checkpoint already has a `config.json`.
 
     Raises:
         ValueError: no family has such a decoder.
@@ -110,7 +110,7 @@ def _llama_like(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _windows(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the window of a decoder, and which of its layers have it."""
+    """Returns the window of a decoder, and which of its layers have the window."""
     kinds, num_layers = config.get("layer_types"), config["num_hidden_layers"]
     window = config.get("sliding_window")
     if family == "llama" or (family.startswith("qwen") and not config.get("use_sliding_window")):
@@ -179,7 +179,7 @@ def _describe_gpt2(decoder: Decoder) -> dict[str, Any]:
 
 
 def _describe_llama_like(decoder: Decoder) -> dict[str, Any]:
-    """Describes Llama, Qwen2 and Qwen3 without windows and scaled positions."""
+    """Describes Llama, Qwen2 and Qwen3 without windows and without scaled positions."""
     only_inputs = decoder.qkv_bias and not decoder.output_bias
     family = "qwen3" if decoder.qk_norm else "qwen2" if only_inputs else "llama"
     classes = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}

@@ -1,4 +1,4 @@
-"""Adapters in the folder format of the library `peft`: `adapter_config.json` and `adapter_model.safetensors`."""
+"""Adapters in the folder format of the `peft` library: `adapter_config.json` and `adapter_model.safetensors`."""
 
 import json
 import re
@@ -23,24 +23,24 @@ from jaxagents.types import Array, Params, PyTree
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _LEAVES = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
-# Settings of other adapters than those that are read here.
+# Settings of adapters that cannot be read here.
 _UNREAD = ("layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias")
 
 
 def write_adapter(
     folder: Path, decoder: Decoder, description: Mapping[str, Any], own: PyTree, *, base: str | Path
 ) -> None:
-    """Writes an adapter.
+    """Writes an adapter to a folder.
 
     Args:
-        folder: is made.
-        decoder: what is adapted.
-        description: `Adapter.description`, of LoRA, DoRA or IA3.
+        folder: folder to create.
+        decoder: decoder that is adapted.
+        description: `Adapter.description` of LoRA, DoRA or IA3.
         own: parameters of the adapter.
         base: folder of the checkpoint that is adapted.
 
     Raises:
-        ValueError: another kind of adapter, or it changes what is no projection of a layer.
+        ValueError: the adapter is of another kind, or changes parameters other than projections of layers.
     """
     from safetensors.numpy import save_file  # An extra: only who writes checkpoints needs it.
 
@@ -75,16 +75,16 @@ def write_adapter(
 
 
 def load_adapter(path: str | Path) -> Adapter:
-    """Makes an adapter that starts from a folder of LoRA or DoRA.
+    """Makes an adapter that starts from a folder with LoRA or DoRA.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
 
     Returns:
-        The adapter; its `init` reads the folder on the host and refuses tensors without a place in the parameters.
+        The adapter; its `init` reads the folder on the host and refuses tensors that do not match any parameters.
 
     Raises:
-        ValueError: a file is missing, or the folder is of another kind of adapter.
+        ValueError: a file is missing, or the folder contains another kind of adapter.
     """
     folder = Path(path).expanduser()
     config = read_json(folder / CONFIG)
@@ -122,7 +122,7 @@ def load_adapter(path: str | Path) -> Adapter:
 
 
 def _modules(decoder: Decoder, path: str) -> tuple[str, list[int], str]:
-    """Returns the projection that a path means, the layers that it is of, and what their names begin with."""
+    """Returns the projection of a path, the indices of its layers, and the prefix of their names."""
     table = GPT2_PROJECTIONS if decoder.fused_qkv else LLAMA_PROJECTIONS
     found = re.fullmatch(r"params/layers(?:_(\d+))?/(.+)/kernel", path)
     if found is None or found[2] not in table:
@@ -142,7 +142,7 @@ def _layers(leaves: Mapping[str, Array], decoder: Decoder) -> Iterator[dict[str,
 
 
 def _to_peft(part: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields name and tensor of what `peft` has of one projection; its matrices are transposed."""
+    """Yields the names and tensors that `peft` has for one projection; its matrices are transposed."""
     for name, leaf in part.items():
         if name in _LEAVES:
             yield _LEAVES[name], np.ascontiguousarray(leaf.T)
@@ -177,7 +177,7 @@ def _is_gpt2(tensors: Mapping[str, np.ndarray]) -> bool:
 
 
 def _layer_and_module(name: str) -> tuple[str, str]:
-    """Returns the number of the layer and `self_attn.q_proj` of a tensor's name."""
+    """Returns the index of the layer and the module, such as `self_attn.q_proj`, in a tensor's name."""
     found = re.fullmatch(rf"{re.escape(_PREFIX)}(?:model\.layers|transformer\.h)\.(\d+)\.(.+)\.lora_.+", name)
     if found is None:
         raise ValueError(f"`{TENSORS}` must hold LoRA of the projections of layers, got {name}.")

@@ -1,4 +1,4 @@
-"""Rotary positions of public checkpoints, the scalings for longer contexts included."""
+"""Rotary positions of public checkpoints, including scalings for longer contexts."""
 
 import math
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ _KINDS = ("default", "linear", "llama3", "yarn")
 
 
 def rotary_settings(family: str, config: Mapping[str, Any], head_features: int) -> dict[str, Any]:
-    """Returns the settings of a `Decoder` that concern positions.
+    """Returns the settings of a `Decoder` for positions.
 
     Args:
         family: `model_type` of the config.
-        config: content of `config.json`; `rope_parameters` is what transformers 5 writes, the others what 4 wrote.
-        head_features: of one head.
+        config: content of `config.json`; transformers 5 writes `rope_parameters`, version 4 wrote the other entries.
+        head_features: number of features per head.
 
     Raises:
-        ValueError: a scaling that is not supported.
+        ValueError: the scaling is not supported.
     """
     full, local = _parameters(family, config)
     frequencies, scale = _frequencies(full, config, head_features)
@@ -29,7 +29,7 @@ def rotary_settings(family: str, config: Mapping[str, Any], head_features: int) 
 
 
 def _parameters(family: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the parameters of layers that see everything and, of Gemma 3, of those with a window."""
+    """Returns the parameters of layers without a window and, for Gemma 3, of layers with a window."""
     given = config.get("rope_parameters") or {}
     if family == "gemma3_text":
         base, local_base = config.get("rope_theta", 1_000_000.0), config.get("rope_local_base_freq", 10_000.0)
@@ -41,7 +41,7 @@ def _parameters(family: str, config: Mapping[str, Any]) -> tuple[dict[str, Any],
 def _frequencies(
     rope: Mapping[str, Any], config: Mapping[str, Any], head_features: int
 ) -> tuple[tuple[float, ...], float]:
-    """Returns radians per position and what multiplies the rotated features."""
+    """Returns radians per position, and the factor of the rotated features."""
     rotated = int(head_features * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     frequencies = rotary_frequencies(rotated, rope["rope_theta"])
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -57,7 +57,7 @@ def _frequencies(
 
 
 def _llama3(frequency: float, rope: Mapping[str, Any]) -> float:
-    """Divides low frequencies by a factor, keeps high ones, and goes from one to the other in between (Llama 3.1)."""
+    """Divides low frequencies by a factor, keeps high ones, and interpolates in between (Llama 3.1)."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * frequency / (2.0 * math.pi)
     kept = min(max((turns - low) / (high - low), 0.0), 1.0)
@@ -67,7 +67,7 @@ def _llama3(frequency: float, rope: Mapping[str, Any]) -> float:
 def _yarn(
     frequencies: tuple[float, ...], rope: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[tuple[float, ...], float]:
-    """Divides the frequencies by a factor, all the more the fewer turns they make in the original context.
+    """Divides frequencies by a factor, to a degree that falls with their number of turns in the original context.
 
     References:
         Peng et al. (2023), "YaRN: Efficient Context Window Extension of Large Language Models", equations 17 to 23.

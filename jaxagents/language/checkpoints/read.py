@@ -15,9 +15,9 @@ from jaxagents.networks.decoder import Decoder
 from jaxagents.policies.language_model import make_language_model
 from jaxagents.types import Array, LanguageModel, Params, PyTree
 
-# Buffers that some versions saved beside the parameters.
+# Buffers that some versions stored with the parameters.
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
-_MOST_ADDED = 256  # Tokens that a tokenizer may have beyond those of the checkpoint.
+_MOST_ADDED = 256  # Largest number of tokens that a tokenizer may have beyond those of the checkpoint.
 Shardings = Callable[[str], jax.sharding.Sharding] | jax.sharding.Sharding | None
 
 
@@ -31,26 +31,27 @@ def load_language_model(
     """Makes a language model that starts from a checkpoint.
 
     Args:
-        vocab_size: V of the tokenizer; rows of the embedding above it are cut, missing ones (of added tokens) are the
-            mean of the others. None keeps that of the checkpoint.
-        path: folder with `config.json` and `model.safetensors`, or several files and their index.
-        network: what worlds and algorithms set for models that start from random parameters; of it, only `value_head`
-            counts, since a checkpoint has its own sizes.
-        **settings: of `Decoder`, over those of the checkpoint: `value_head`, `scan_layers`, `remat`, `dtype` ...
+        vocab_size: V of the tokenizer; surplus rows of the embedding are cut, and missing ones (of added tokens) are
+            the mean of the others. None: that of the checkpoint.
+        path: folder with `config.json` and `model.safetensors`, or with several files and their index.
+        network: settings that worlds and algorithms have for models with random initial parameters; only `value_head`
+            is used, because a checkpoint has its own sizes.
+        **settings: arguments of `Decoder` that override those of the checkpoint: `value_head`, `scan_layers`, `remat`,
+            `dtype` ...
 
     Returns:
         The model; `init(key, shardings=None)` reads the parameters of the checkpoint on the host, see
-        `LanguageModel.pretrained`, and draws random ones only for a value head. With shardings, like the parameters,
-        every tensor goes straight to its shards.
+        `LanguageModel.pretrained`, and draws random ones only for a value head. With shardings, which have the
+        structure of the parameters, every tensor goes directly to its shards.
 
     Raises:
-        ValueError: a file is missing, the family is not supported, the tokenizer is that of another model, or tensors
-            do not fit, see `read_params`.
+        ValueError: a file is missing, the family is not supported, the tokenizer belongs to another model, or tensors
+            do not match, see `read_params`.
     """
     folder = Path(path).expanduser()
     settings["value_head"] = settings.get("value_head", False) or (network or {}).get("value_head", False)
     decoder = read_decoder(folder, vocab_size, **settings)
-    if any(folder.glob("model*.safetensors*")):  # A plan needs no more than the config.
+    if any(folder.glob("model*.safetensors*")):  # Planning needs only the config.
         _open_all(folder, decoder)
     model = make_language_model(decoder.vocab_size, network=lambda vocab_size: decoder)
 
@@ -75,7 +76,7 @@ def _by_name(shardings: PyTree) -> Callable[[str], jax.sharding.Sharding]:
 
 
 def read_decoder(folder: Path, vocab_size: int | None = None, **settings: Any) -> Decoder:
-    """Makes the decoder that the `config.json` of a folder describes; for the arguments see `load_language_model`."""
+    """Makes the decoder that a folder's `config.json` describes; for the arguments see `load_language_model`."""
     of_config = decoder_settings(read_json(folder / "config.json"))
     own = of_config["vocab_size"]
     if vocab_size is not None and vocab_size > own + _MOST_ADDED:
@@ -90,17 +91,17 @@ def read_params(folder: Path, decoder: Decoder, *, sharding: Shardings = None) -
     """Reads the parameters of a checkpoint, one tensor at a time, cast to `decoder.param_dtype`.
 
     Args:
-        folder: of the checkpoint.
-        decoder: what the parameters are for, see `read_decoder`.
-        sharding: of all parameters, or `(name) -> sharding` of names such as `layers/attention/query/kernel` (with
-            `layers_0` where layers are not scanned): devices then read their own parts of the tensors only. None puts
-            them on the default device.
+        folder: folder of the checkpoint.
+        decoder: decoder of the parameters, see `read_decoder`.
+        sharding: sharding of all parameters, or `(name) -> sharding` for names such as `layers/attention/query/kernel`
+            (with `layers_0` if layers are not scanned): devices then read only their own parts of the tensors. None:
+            puts them on the default device.
 
     Returns:
         Parameters of `decoder`, without those of a value head.
 
     Raises:
-        ValueError: tensors are missing, left over or of another shape; all of them are listed.
+        ValueError: tensors are missing, left over or of the wrong shape; the message lists all of them.
     """
     tensors, leaves = _open_all(folder, decoder)
     params: dict[str, Any] = {}
@@ -118,7 +119,7 @@ def read_params(folder: Path, decoder: Decoder, *, sharding: Shardings = None) -
 
 
 def _open_all(folder: Path, decoder: Decoder) -> tuple[dict[str, np.ndarray], dict[Place, jax.ShapeDtypeStruct]]:
-    """Returns the tensors of a folder by name, on disk, and what parameters need of them; refuses what does not fit."""
+    """Returns the tensors of a folder by name, on disk, and the shapes of parameters; refuses tensors that differ."""
     tensors = _with_prefixes(open_tensors(folder), decoder)
     wanted = jax.eval_shape(functools.partial(decoder.init, method="everything"), *_example())["params"]
     leaves = {place: wanted_shape(wanted, decoder, place) for place in places(decoder)}
@@ -127,14 +128,14 @@ def _open_all(folder: Path, decoder: Decoder) -> tuple[dict[str, np.ndarray], di
 
 
 def names_of(place: Place, decoder: Decoder) -> list[str]:
-    """Returns the tensors of a parameter, one for each layer where there are several."""
+    """Returns the names of a parameter's tensors, one for each layer if there are several."""
     if not place.per_layer:
         return [place.name]
     return [place.name.format(layer=layer) for layer in range(decoder.num_layers)]
 
 
 def wanted_shape(shapes: Params, decoder: Decoder, place: Place) -> jax.ShapeDtypeStruct:
-    """Returns shape and type of a parameter, of one layer where there are several."""
+    """Returns the shape and dtype of a parameter, for a single layer if there are several."""
     keys = place.path
     if place.per_layer and not decoder.scan_layers:
         keys = ("layers_0", *keys[1:])
@@ -149,7 +150,7 @@ def _example() -> tuple[Array, ...]:
 
 
 def _with_prefixes(tensors: Mapping[str, np.ndarray], decoder: Decoder) -> dict[str, np.ndarray]:
-    """Gives tensors of a body that was saved without its head the names that they have with one."""
+    """Returns tensors of a model that was saved without its head under the names that they have with a head."""
     prefix = "transformer." if decoder.fused_qkv else "model."
     kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(_BUFFERS)}
     if any(name.startswith(prefix) for name in kept):
@@ -160,7 +161,7 @@ def _with_prefixes(tensors: Mapping[str, np.ndarray], decoder: Decoder) -> dict[
 def _require_all(
     folder: Path, tensors: Mapping[str, np.ndarray], leaves: Mapping[Place, jax.ShapeDtypeStruct], decoder: Decoder
 ) -> None:
-    """Refuses tensors that do not fit, and lists them."""
+    """Refuses tensors that do not match, and lists them."""
     unused = set(tensors)
     wrong: dict[str, list[str]] = {"missing": [], "misshapen": [], "left over": []}
     for place, leaf in leaves.items():
@@ -170,7 +171,7 @@ def _require_all(
                 continue
             unused.discard(name)
             shape = leaf.shape[::-1] if place.transposed else leaf.shape
-            rows = slice(1, None) if is_vocabulary(place) else slice(None)  # Of a vocabulary there may be others.
+            rows = slice(1, None) if is_vocabulary(place) else slice(None)  # The vocabulary may have another size.
             if tensors[name].shape[rows] != shape[rows]:
                 wrong["misshapen"].append(f"{name} {list(tensors[name].shape)}, not {list(shape)}")
     if decoder.tied_embeddings:
@@ -184,14 +185,14 @@ def _require_all(
 
 
 def is_vocabulary(place: Place) -> bool:
-    """Returns whether the tensor of a parameter has a row for every token."""
+    """Returns whether the tensor of a parameter has one row per token."""
     return place.path[0] in ("embedding", "head")
 
 
 def _read_leaf(
     parts: list[np.ndarray], place: Place, leaf: jax.ShapeDtypeStruct, path: tuple[str, ...], sharding: Shardings
 ) -> Array:
-    """Reads a parameter, or of a sharded one what the devices of this host hold, each part once."""
+    """Reads a parameter; of a sharded one, reads what this host's devices hold, each part once."""
     blocks_read: dict[str, np.ndarray] = {}
 
     def read_once(index: tuple[slice, ...]) -> np.ndarray:
@@ -223,7 +224,7 @@ def _read_part(part: np.ndarray, index: tuple[slice, ...], *, place: Place, leaf
 
 
 def _read_rows(rows: np.ndarray, wanted: range, rest: tuple[slice, ...]) -> np.ndarray:
-    """Reads rows `[V, D]` of some tokens; those that the checkpoint lacks are the mean of its own."""
+    """Reads rows `[V, D]` of some tokens; rows that the checkpoint lacks are the mean of its rows."""
     own = np.asarray(rows[(slice(wanted.start, min(wanted.stop, len(rows))), *rest)])
     added = wanted.stop - max(wanted.start, len(rows))
     if added <= 0:

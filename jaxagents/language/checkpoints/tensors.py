@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: where they lie in its files, and which parameter each of them is."""
+"""The tensors of a checkpoint: their locations in files, and the parameters to which they correspond."""
 
 import json
 from collections.abc import Mapping
@@ -25,16 +25,16 @@ LLAMA_PROJECTIONS = {
     **{"attention/value": "self_attn.v_proj", "attention/output": "self_attn.o_proj"},
     **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
-"""Linear layers of a layer and what they are called in checkpoints."""
+"""Names in checkpoints of the linear projections of a layer."""
 
 
 class Place(NamedTuple):
-    """Where a parameter stands in a checkpoint.
+    """The place of a parameter in a checkpoint.
 
     Attributes:
         path: keys of the parameter; "layers" stands for every layer.
-        name: of the tensor, with `{layer}` where there is one per layer.
-        transposed: whether the tensor is the transpose.
+        name: name of the tensor, with `{layer}` if there is one per layer.
+        transposed: whether the tensor is the transpose of the parameter.
     """
 
     path: tuple[str, ...]
@@ -43,23 +43,23 @@ class Place(NamedTuple):
 
     @property
     def per_layer(self) -> bool:
-        """Returns whether every layer has one."""
+        """Returns whether there is one per layer."""
         return self.path[0] == "layers"
 
 
 def places(decoder: Decoder) -> list[Place]:
-    """Returns where every parameter of a decoder but its value head stands in a checkpoint."""
+    """Returns the place in a checkpoint of every parameter of a decoder except its value head."""
     return _gpt2_places(decoder) if decoder.fused_qkv else _llama_places(decoder)
 
 
 def open_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Opens the tensors of a folder without reading them: arrays of memory-mapped files.
+    """Opens the tensors of a folder without reading them, as arrays of memory-mapped files.
 
     Args:
-        folder: with `model.safetensors`, or several files and their index.
+        folder: folder with `model.safetensors`, or with several files and their index.
 
     Raises:
-        ValueError: a file is missing, cut or of another format, or lacks a tensor that the index says it has.
+        ValueError: a file is missing, truncated or of another format, or lacks a tensor that the index assigns to it.
     """
     index = folder / INDEX
     if not index.is_file():
@@ -79,7 +79,7 @@ def open_tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def open_file(file: Path) -> dict[str, np.ndarray]:
-    """Opens the tensors of one file of safetensors; see `open_tensors`."""
+    """Opens the tensors of one safetensors file; see `open_tensors`."""
     if not file.is_file():
         raise ValueError(f"`path` must hold {file.name}, got none at {file}; nothing is downloaded.")
     content = np.memmap(file, np.uint8, mode="r")
@@ -105,10 +105,10 @@ def open_file(file: Path) -> dict[str, np.ndarray]:
 
 
 def read_json(file: Path) -> Mapping:
-    """Reads a file of JSON.
+    """Reads a JSON file.
 
     Raises:
-        ValueError: there is none, or it is damaged or holds no object.
+        ValueError: there is no file, or it is damaged or does not contain an object.
     """
     if not file.is_file():
         raise ValueError(f"`path` must hold {file.name}, got none at {file}; nothing is downloaded.")

@@ -1,4 +1,4 @@
-"""Folders of checkpoints that other libraries load."""
+"""Checkpoint folders that other libraries can load."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ from jaxagents.networks.decoder import Decoder
 from jaxagents.types import Params
 
 _TORCH_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
-# What a folder has beside its tensors and its config.
+# Files of a folder besides its tensors and its config.
 _COMPANIONS = ("generation_config.json", "tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "*.jinja")
 
 
@@ -28,19 +28,19 @@ def write_checkpoint(
     max_file_bytes: int = 5 * 10**9,
     source: Path | None = None,
 ) -> None:
-    """Writes `config.json` and the parameters as files of safetensors, one file at a time.
+    """Writes `config.json`, and the parameters as safetensors files, one file at a time.
 
     Args:
-        folder: is made; must not hold other tensors.
-        decoder: what the parameters are of.
-        params: of the decoder; those of a value head have no place in a checkpoint and are left out.
-        config: content of the `config.json` that the decoder comes from, or of `families.describe`; its `dtype` is
-            that of the tensors, else that of the parameters.
-        max_file_bytes: larger checkpoints are several files and an index.
-        source: folder whose tokenizer files are copied, and whose `config.json` is, where it says the same.
+        folder: folder to create; it must not contain other tensors.
+        decoder: decoder of the parameters.
+        params: parameters of the decoder; those of a value head have no place in a checkpoint and are left out.
+        config: content of the decoder's original `config.json`, or of `families.describe`; its `dtype` is the dtype of
+            the tensors, by default that of the parameters.
+        max_file_bytes: size above which a checkpoint is split into several files with an index.
+        source: folder whose tokenizer files are copied, and whose `config.json` is copied verbatim if it is equivalent.
 
     Raises:
-        ValueError: the folder holds tensors already.
+        ValueError: the folder already contains tensors.
     """
     from safetensors.numpy import save_file  # An extra: only who writes checkpoints needs it.
 
@@ -77,7 +77,7 @@ def _write_config(folder: Path, decoder: Decoder, config: Mapping[str, Any], sou
 
 
 def _tensors(decoder: Decoder, params: Params, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields every tensor by its name in the checkpoint, read from the devices one by one."""
+    """Yields every tensor by its name in the checkpoint, fetched from the devices one by one."""
     for place in places(decoder):
         for layer in range(decoder.num_layers) if place.per_layer else [0]:
             leaf = jax.device_get(_leaf(decoder, params, place, layer))
@@ -92,7 +92,7 @@ def _leaf(decoder: Decoder, params: Params, place: Place, layer: int) -> jax.Arr
 
 
 def _sizes(decoder: Decoder, params: Params, dtype: str | None) -> dict[str, int]:
-    """Returns the bytes of every tensor, in the order of the model."""
+    """Returns the size of every tensor in bytes, in the order of the model."""
     sizes = {}
     for place in places(decoder):
         shape = jax.eval_shape(lambda place=place: _leaf(decoder, params, place, 0))
