@@ -106,7 +106,7 @@ def _with_settings(evaluator: Callable[..., Any], settings: Mapping[str, Any]) -
 def _choose_tasks(
     evaluator: Callable[..., Any], held_out: bool | None, world: str
 ) -> tuple[Callable[..., Any], bool | None]:
-    """Returns the evaluator on the wanted tasks, and whether these are held out; None if the world has no such tasks."""
+    """Returns the evaluator on the wanted tasks, and whether they are held out; None if the world has no such tasks."""
     parameter = inspect.signature(evaluator).parameters.get("held_out")
     if parameter is None and held_out is not None:
         raise ValueError(f"`held_out` must be null for a world without held-out tasks, got {held_out} for {world!r}.")

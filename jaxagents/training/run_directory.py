@@ -80,7 +80,7 @@ def locked(run_dir: str | Path) -> Iterator[None]:
 
 
 def _read_claim(path: Path) -> dict[str, Any] | None:
-    """Returns the config that a run directory holds; None without a readable one, as checkpoints name their run, too."""
+    """Returns the config that a run directory holds; None if it is missing, or damaged, which is reported."""
     try:
         return load_config(path) if path.exists() else None
     except ValueError:
