@@ -194,7 +194,7 @@ def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None 
 
 
 def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float, beside: Sequence[Frame] = ()) -> Path:
-    """Writes frames as an animation that repeats.
+    """Writes frames as an animated GIF that loops.
 
     Args:
         path: path of the file; its folder is created if missing.
