@@ -193,7 +193,7 @@ def render(state: QuestState) -> str:
     """Draws the grid: `@` the agent, `G` the treasure, `K` key, `D` door, `C` charger, `~` lava, `#` walls.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         One line per row.
