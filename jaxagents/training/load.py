@@ -217,8 +217,8 @@ def load_stage(
 ) -> LoadedStage:
     """Rebuilds a stage that a run trained, and restores a checkpoint whose digest is valid.
 
-    Without a name, the stage is the last one that has a checkpoint; `on_fallback` is called if that is not the last
-    stage.
+    Without a name, the stage is the last one that has a checkpoint; `on_fallback` is called if that is not the run's
+    end.
 
     Args:
         which: "best": the checkpoint of the best evaluation, or the last one if that is missing or damaged; "last": the
