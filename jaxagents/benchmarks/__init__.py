@@ -1,1 +1,1 @@
-"""Speed and learning, measured: timing, suites, and peers beside us."""
+"""Benchmarks of speed and learning: timing, suites, and comparisons with other libraries."""

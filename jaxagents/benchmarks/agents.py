@@ -17,12 +17,13 @@ def agent_subjects(config: DictConfig, *, num_updates: int) -> list[Subject]:
     """Times the last stage of an experiment of two stages, after the first; unit: episodes.
 
     Args:
-        config: composed; the last stage changes nothing but its name.
-        num_updates: of the last stage in one program.
+        config: composed config, whose last stage changes nothing but its name.
+        num_updates: number of updates of the last stage in one program.
 
     Returns:
         `update`, whole updates; `collect`, the episodes alone; `world`, the same with a model that costs nothing and
-        speaks at random, which leaves the environment, rendering, parsing and sampling; and `learn`, the learner alone.
+        generates random tokens, so that environment, rendering, parsing and sampling remain; and `learn`, the learner
+        alone.
     """
     settings = resolve(config)
     first = build(settings).stages[0]
@@ -48,13 +49,13 @@ def agent_subjects(config: DictConfig, *, num_updates: int) -> list[Subject]:
         compiled_subject(f"{name}/collect", collector.collect, *collected, work=episodes),
         compiled_subject(f"{name}/world", world.collect, *collected, work=episodes),
     ]
-    episode = jax.jit(collector.collect)(*collected)[1]  # Compiled above.
+    episode = jax.jit(collector.collect)(*collected)[1]  # Already compiled above.
     learned = (state.learner, state.key, episode)
     return [*subjects, compiled_subject(f"{name}/learn", learner.update, *learned, work=episodes)]
 
 
 def agent_shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Computes the shares of the time of an update from the rows of `agent_subjects`; they add up to one."""
+    """Computes the shares of an update's time from the rows of `agent_subjects`; they sum to one."""
     seconds = {part: 1.0 / rows[f"{name}/{part}"]["per_second"] for part in ("collect", "world", "learn")}
     total = seconds["collect"] + seconds["learn"]
     return {
@@ -65,7 +66,7 @@ def agent_shares(name: str, rows: Mapping[str, Mapping[str, float]]) -> dict[str
 
 
 def _stand_in(model: LanguageModel) -> LanguageModel:
-    """Returns a model without parameters to whom all tokens are equally likely."""
+    """Returns a model without parameters that assigns all tokens equal probability."""
 
     def extend(params: Params, cache: PyTree, tokens: Array, **context: Array) -> tuple[PyTree, Array]:
         del params, context

@@ -1,4 +1,4 @@
-"""The page of algorithms: interquartile means over seeds with their intervals, performance profiles, speed."""
+"""The page of algorithms: interquartile means over seeds with their intervals, performance profiles, and speed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from jaxagents.benchmarks.algorithms import Row, read_row
 from jaxagents.reporting.statistics import bootstrap_interval, interquartile_mean, performance_profile
 
-PAGE, PICTURE, FULL = "README.md", "profiles.png", "full"  # The last one is the folder of longer trainings.
+PAGE, PICTURE, FULL = "README.md", "profiles.png", "full"  # The last is the folder of longer training runs.
 _HEAD = ("algorithm", "return", "95 %", "score", "published", "seeds", "steps/s", "min")
 _OPENING = """# Algorithms on their standard tasks
 
@@ -26,9 +26,9 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
     """Writes the page and its picture from the rows in a folder.
 
     Args:
-        folder: with a file for every row that was measured.
-        tasks: see `algorithms.rows_of`; with `scale`, the returns that score 0 and 1, and, where there are such,
-            `published`, by algorithm a return and where it is from.
+        folder: folder with a file for every measured row.
+        tasks: see `algorithms.rows_of`; with `scale`, the returns that score 0 and 1, and optionally `published`, a
+            return and its source by algorithm.
 
     Returns:
         Path of the page.
@@ -59,7 +59,7 @@ def write_page(folder: str | Path, tasks: Mapping[str, Mapping[str, Any]]) -> Pa
 
 
 def draw_profiles(path: Path, scores: Mapping[str, Mapping[str, np.ndarray]]) -> bool:
-    """Draws the share of seeds above every score, a panel for each task; False where there is nothing to draw."""
+    """Draws the share of seeds above every score, one panel per task; False if there is nothing to draw."""
     if not scores:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -102,7 +102,7 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
     middle = interquartile_mean(returns)
     low, high = bootstrap_interval([returns], interquartile_mean)
     published = settings.get("published", {}).get(name)
-    places = 1 if abs(settings["scale"][1] - settings["scale"][0]) > 20.0 else 2  # After the point.
+    places = 1 if abs(settings["scale"][1] - settings["scale"][0]) > 20.0 else 2  # Decimal places.
     return (
         f"`{name}`",
         f"{middle:.{places}f}",
@@ -116,7 +116,7 @@ def _line(name: str, row: Row, settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _commands(task: str, rows: Mapping[str, Row], settings: Mapping[str, Any]) -> str:
-    """Lists the choices of every row, and where the published return is from."""
+    """Lists the choices of every row, and the source of the published return."""
     sources = {name: f"; published: {source}" for name, (_, source) in settings.get("published", {}).items()}
     lines = [f"- `{name}`: `{' '.join(row.choices)}`{sources.get(name, '')}\n" for name, row in rows.items()]
     return f"{task}:\n\n{''.join(lines)}"

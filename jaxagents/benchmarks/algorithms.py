@@ -1,4 +1,4 @@
-"""Returns and speed of algorithms on their standard tasks, one file for each, so that a run goes on where it stood."""
+"""Returns and speed of algorithms on their standard tasks, one file per row, so that a benchmark can be resumed."""
 
 import subprocess
 import sys
@@ -23,15 +23,15 @@ from jaxagents.training.store import holds, kept, read_fields
 
 @dataclass(frozen=True)
 class Row:
-    """What one algorithm reached on one task.
+    """Results of one algorithm on one task.
 
     Attributes:
         name: `task/algorithm`.
         choices: arguments of `experiments/train.py`.
-        returns: of the seeds, means over the evaluated episodes; undiscounted.
-        seconds: of training all seeds, compilation apart.
-        compile_seconds: of the first update.
-        per_second: environment steps, or samples of fixed data; side by side, of all seeds together.
+        returns: undiscounted returns of the seeds, each the mean over the evaluated episodes.
+        seconds: seconds for training all seeds, without compilation.
+        compile_seconds: seconds of the first update.
+        per_second: environment steps, or samples of fixed data, per second; in parallel, of all seeds together.
     """
 
     name: str
@@ -48,10 +48,10 @@ def rows_of(
     """Lists the rows of the benchmark.
 
     Args:
-        tasks: by name, with `choices` of the task and `rows`, lists of an algorithm and its further choices; and, where
-            there are such, `full`, by algorithm the choices of a longer training.
-        names: of the rows; None for all.
-        full: the longer trainings, and only these.
+        tasks: tasks by name, with `choices` of the task and `rows`, lists of an algorithm and its further choices; and
+            optionally `full`, the choices of a longer training by algorithm.
+        names: names of the rows; None for all.
+        full: whether to list the longer training runs, and only these.
 
     Returns:
         The choices of each row, by `task/algorithm`.
@@ -82,18 +82,18 @@ def run_rows(
     arguments: Sequence[str] = (),
     report: Callable[[str], None] = print,
 ) -> list[Row]:
-    """Trains and evaluates what has not been measured yet; each row is written when it is done.
+    """Trains and evaluates the rows that are not yet measured; each row is written when it is done.
 
     Args:
         rows: see `rows_of`.
-        config_folder: of the experiments.
-        settings: with `folder`, `seeds`, `side_by_side`, `again`, which measures also what is there, and `workers`,
-            processes that train a row each at a time.
-        arguments: of the command, which workers get, too.
-        report: called with every row.
+        config_folder: folder of the experiments' configs.
+        settings: settings with `folder`, `seeds`, `side_by_side`, `again`, whether to measure existing rows again, and
+            `workers`, the number of processes, each of which trains one row at a time.
+        arguments: arguments of the command, which workers receive, too.
+        report: function that is called with a message for every row.
 
     Returns:
-        The rows, those that were there among them.
+        The rows, including those that existed.
     """
     require_positive("algorithms.workers", settings["workers"])
     configs = {name: compose(config_folder, *choices, "seeds=1") for name, choices in rows.items()}
@@ -114,7 +114,7 @@ def run_rows(
 
 
 def row_hash(config: DictConfig, num_seeds: int) -> str:
-    """Returns the hash of what a row is asked for: the composed run of one seed, without its name, and the seeds."""
+    """Returns the hash of a row's settings: the composed run of one seed, without its name, and the number of seeds."""
     return config_hash({**resolve(config), "name": None, "seeds": num_seeds})
 
 
@@ -130,12 +130,12 @@ def _measure(name: str, choices: list[str], config: DictConfig, settings: Mappin
 
 
 def _run_apart(arguments: Sequence[str], name: str) -> None:
-    """Measures a row in a process of its own, which says what it has to say there."""
+    """Measures a row in a separate process, which prints its own messages."""
     own = [f"algorithms.names=[{name}]", "algorithms.workers=1", "algorithms.cpu_threads=1"]
     command = [sys.executable, str(ROOT / "experiments" / "benchmark.py"), *arguments, *own]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def read_row(path: Path) -> Row | None:
-    """Reads a row, None where there is none."""
+    """Reads a row; None if it does not exist."""
     return Row(**read_fields(path)) if path.exists() else None

@@ -87,20 +87,21 @@ def make_compiled_loop(
     seed: int = 0,
     **settings: Any,
 ) -> Loop:
-    """Makes GRPO of a model from random parameters; the policy sees the whole history of the episode.
+    """Makes GRPO for a model with random parameters; the policy sees the whole history of the episode.
 
     Args:
-        game: what is played.
+        game: game to play.
         environment: `make_lakes(game)`.
-        features: of the residual stream.
-        num_layers: of the model.
-        num_rows: episodes played at once; a row takes the next one when its own is over. None plays all of them.
+        features: width of the residual stream.
+        num_layers: number of layers of the model.
+        num_rows: number of episodes played at once; a row takes the next episode when its own is over. None: all of
+            them.
         microbatch_tokens: see `make_policy_gradient`.
-        seed: of everything.
-        **settings: of `Transformer`.
+        seed: seed of all randomness.
+        **settings: arguments of `Transformer`.
 
     Returns:
-        The loop, compiled.
+        The compiled loop.
     """
     collector, learner = _make_parts(
         game,
@@ -163,6 +164,6 @@ def _make_parts(
 
 
 def _describe(episode: Episode) -> dict[str, Array]:
-    """Computes what `Loop.update` tells."""
+    """Computes the metrics that `Loop.update` returns."""
     counts = {"turns": episode.valid, "tokens": episode.token_mask, "sampled_tokens": episode.action_mask}
     return {f"{name}_per_episode": jnp.sum(mask, dtype=jnp.float32) / len(mask) for name, mask in counts.items()}

@@ -1,4 +1,4 @@
-"""Speed of worlds under random actions, those of words with their observations in tokens."""
+"""Speed of worlds under random actions; for text worlds including the tokens of observations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,9 @@ def environment_subject(
     reset_pool: int = 64,
     level: int | None = None,
 ) -> Subject:
-    """Times random admissible actions, in a text world every observation in tokens; unit: environment steps.
+    """Times random admissible actions; in a text world every observation is tokenised; unit: environment steps.
 
-    Episodes that end are followed by fresh ones, from a pool of sampled tasks that is drawn in the same program.
+    Episodes that end are followed by new ones, from a pool of sampled tasks that is drawn in the same program.
     """
     batch = vectorize(environment, reset_pool=reset_pool, level=level)
     observe, act = _faces(environment)
@@ -48,9 +48,9 @@ def environment_subject(
 
 
 def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Callable[[Array, Array | None], Array]]:
-    """Returns what an agent sees, and `(uniform [B], action_mask) -> actions [B, ...]`."""
+    """Returns the function of what an agent sees, and `(uniform [B], action_mask) -> actions [B, ...]`."""
     interface = environment.text
-    # Where actions cannot be listed, those that have every word somewhere stand for all.
+    # If actions cannot be listed, they are represented by actions that together contain every word.
     listed = None if interface is None else interface.examples if interface.actions is None else interface.actions
     space: Any = environment.action_space
     if interface is None and isinstance(space, Box):
@@ -73,7 +73,7 @@ def _faces(environment: Environment) -> tuple[Callable[[TimeStep], Array], Calla
 
 
 def _spread(uniform: Array, space: Box) -> Array:
-    """Makes actions `[B, D]` of one number in [0, 1) each, by its further digits; unbounded ones are in [-1, 1]."""
+    """Makes actions `[B, D]` from one number in [0, 1) each, by its further digits; unbounded ones are in [-1, 1]."""
     digits = uniform[:, None] * 16.0 ** jnp.arange(space.shape[0])[None] % 1.0
     low, high = max(space.low, -1.0), min(space.high, 1.0)
     return low + (high - low) * digits

@@ -1,4 +1,4 @@
-"""Speed of solvers of games, and how near to an equilibrium they get."""
+"""Speed of solvers of games, and how close to an equilibrium they get."""
 
 from collections.abc import Callable
 
@@ -20,13 +20,13 @@ METHODS: dict[str, Callable[[], Method]] = {
 
 
 def cfr_subject(name: str, game: Game, method: Method, *, num_iterations: int) -> Subject:
-    """Times iterations of a method in float64, with one evaluation of the average at the end.
+    """Times iterations of a method in float64, with one evaluation of the average policy at the end.
 
     Args:
         name: row of the table.
-        game: to solve.
+        game: game to solve.
         method: see `cfr_methods`.
-        num_iterations: of a call.
+        num_iterations: number of iterations per call.
 
     Returns:
         The subject; unit: iterations.

@@ -1,4 +1,4 @@
-"""How many kernels a compiled program launches: what small networks wait for on accelerators."""
+"""Number of kernels that a compiled program launches, which limits the speed of small networks on accelerators."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from jaxagents.types import Array, LanguageModel, Params
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*)$")
 _OPERATION = re.compile(r"([a-z][\w\-]*)\(")
-# Names of values, which nothing is launched for.
+# Operations that only name values and launch nothing.
 _FREE = {
     "parameter",
     "constant",
@@ -30,8 +30,8 @@ class Loop(NamedTuple):
     """A loop of a compiled program.
 
     Attributes:
-        trips: how often it runs; None where the program decides.
-        kernels: of one trip, those of loops within it included.
+        trips: number of iterations; None if the program decides it at run time.
+        kernels: number of kernels of one iteration, including those of inner loops.
     """
 
     trips: int | None
@@ -39,11 +39,12 @@ class Loop(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """What a compiled program launches.
+    """Kernels that a compiled program launches.
 
     Attributes:
-        total: kernels of one run, with one trip of every loop whose number of trips the program decides.
-        loops: the inner ones first.
+        total: number of kernels of one run, with one iteration of every loop whose number of iterations is decided at
+            run time.
+        loops: loops of the program, the inner ones first.
     """
 
     total: int
@@ -51,9 +52,9 @@ class Kernels(NamedTuple):
 
 
 def count_kernels(text: str) -> Kernels:
-    """Counts the kernels of an optimised HLO module: fusions, library calls, copies and what else stands alone.
+    """Counts the kernels of an optimised HLO module: fusions, library calls, copies and other unfused operations.
 
-    Of a branch, the side with the most kernels counts.
+    For a branch, the side with the most kernels counts.
 
     Args:
         text: `jax.stages.Compiled.as_text()`.
@@ -62,7 +63,7 @@ def count_kernels(text: str) -> Kernels:
         The kernels.
 
     Raises:
-        ValueError: the text is of no module.
+        ValueError: the text is not an HLO module.
     """
     computations, entry = _read(text)
     if entry is None:
@@ -95,14 +96,14 @@ def count_kernels(text: str) -> Kernels:
 def kernels_per_token(
     model: LanguageModel, *, batch_size: int, num_tokens: int, prompt_tokens: int, dtype: Any = jnp.bfloat16
 ) -> int:
-    """Counts the kernels of one step of sampling: those of the largest loop, whose last trip the program decides.
+    """Counts the kernels of one sampling step: those of the largest loop whose number of iterations is dynamic.
 
     Args:
-        model: nothing of it is computed, and its parameters are not there.
-        batch_size: rows.
-        num_tokens: sampled of each.
-        prompt_tokens: before them.
-        dtype: of the parameters.
+        model: language model; nothing is computed, and its parameters are not needed.
+        batch_size: number of rows.
+        num_tokens: number of tokens sampled per row.
+        prompt_tokens: number of tokens before them.
+        dtype: dtype of the parameters.
     """
 
     def sample(params: Params, prompt: Array, key: Array) -> Array:
@@ -117,7 +118,7 @@ def kernels_per_token(
 
 
 def _read(text: str) -> tuple[dict[str, list[tuple[str, str]]], str | None]:
-    """Returns the instructions of every computation, as the operation and its line, and the name of the first one."""
+    """Returns the instructions of every computation, as operation and line, and the name of the entry computation."""
     computations: dict[str, list[tuple[str, str]]] = {}
     entry, current = None, ""
     for line in text.splitlines():
@@ -133,7 +134,7 @@ def _read(text: str) -> tuple[dict[str, list[tuple[str, str]]], str | None]:
 
 
 def _without_type(instruction: str) -> str:
-    """Drops the type that an instruction begins with, which may be a tuple of types."""
+    """Removes the type at the start of an instruction, which may be a tuple of types."""
     if not instruction.startswith("("):
         return instruction.partition(" ")[2]
     depth = 0

@@ -19,7 +19,7 @@ from jaxagents.types import Array, Episode, LanguageModel, Layout, Params, PyTre
 def make_model(
     vocab_size: int, *, features: int, num_layers: int, num_heads: int = 4, **settings: Any
 ) -> LanguageModel:
-    """Makes a language model of a width and a depth; further settings are those of `Transformer`."""
+    """Makes a language model of a given width and depth; further settings are those of `Transformer`."""
     network = partial(Transformer, features=features, num_layers=num_layers, num_heads=num_heads, **settings)
     return make_language_model(vocab_size, network=network)
 
@@ -33,7 +33,7 @@ def generation_subject(
     prompt_tokens: int = 8,
     dtype: Any = jnp.float32,
 ) -> Subject:
-    """Times sampling after prompts, nothing of which stops early; unit: new tokens. `dtype`: of the parameters."""
+    """Times sampling after prompts, without early stopping; unit: new tokens. `dtype` is that of the parameters."""
     shape = (batch_size, prompt_tokens)
     prompt = jax.random.randint(jax.random.key(0), shape, 0, model.vocab_size)
     keys = jax.random.split(jax.random.key(1), batch_size)
@@ -60,12 +60,12 @@ def supervised_subject(
 
     Args:
         name: row of the table.
-        model: learns, from random parameters.
-        batch_size: sequences of an update.
-        sequence_tokens: of each.
-        num_updates: in the loop.
-        microbatch_tokens: of `make_supervised`.
-        flatten: of `make_adam`.
+        model: model that learns, from random parameters.
+        batch_size: number of sequences per update.
+        sequence_tokens: number of tokens per sequence.
+        num_updates: number of updates in the loop.
+        microbatch_tokens: argument of `make_supervised`.
+        flatten: argument of `make_adam`.
 
     Returns:
         The subject.
@@ -92,7 +92,7 @@ def supervised_subject(
 
 
 def random_params(model: LanguageModel) -> Params:
-    """Makes parameters of the sizes of a model, leaf by leaf: initialising all in one program compiles for long."""
+    """Makes parameters with the sizes of a model, leaf by leaf: a program that initialises all compiles slowly."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
 
     def fill(path: tuple[Any, ...], leaf: Array) -> Array:
@@ -104,7 +104,7 @@ def random_params(model: LanguageModel) -> Params:
 
 
 def make_sequences(layout: Layout, tokens: Array) -> Episode:
-    """Makes episodes of one turn of token sequences `[B, L]`, all of which but the first token counts as sampled."""
+    """Makes episodes of one turn from token sequences `[B, L]`, in which all but the first token count as sampled."""
     num_rows, length = tokens.shape
     turns = empty_turns(layout, num_rows)
     everything = jnp.ones_like(turns.token_mask)
@@ -122,16 +122,16 @@ def make_sequences(layout: Layout, tokens: Array) -> Episode:
 
 
 def training_flops(params: Params, *, num_layers: int, features: int, sequence_tokens: int) -> float:
-    """Counts the floating-point operations that training needs per token.
+    """Counts the floating-point operations per token in training.
 
-    `6 parameters of matrix products + 12 layers features tokens`: two per multiplication in the forward pass and four
-    in the backward pass; the second part is attention of all pairs of tokens. A tied embedding counts once, for the
-    logits.
+    They are `6 * matrix parameters + 12 * num_layers * features * sequence_tokens`: two per multiplication in the
+    forward pass and four in the backward pass; the second term is attention over all pairs of tokens. A tied embedding
+    counts once, for the logits.
     """
     sizes: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = str(getattr(path[-1], "key", path[-1]))
         sizes[name] = sizes.get(name, 0) + leaf.size
-    # The embedding is read by rows; only where it is tied it is multiplied, too.
+    # The embedding is a lookup of rows; only if it is tied is it also used in a product.
     matrices = sizes["kernel"] + sizes.get("head", sizes["embedding"])
     return 6.0 * matrices + 12.0 * num_layers * features * sequence_tokens

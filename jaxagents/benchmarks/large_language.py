@@ -1,4 +1,4 @@
-"""A large language model on one accelerator, beside transformers and PyTorch."""
+"""A large language model on one accelerator, compared with transformers and PyTorch."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,12 +19,12 @@ Rows = dict[str, dict[str, float]]
 def measure_large(
     settings: Mapping[str, Any], *, repeats: int, peer_device: str | None
 ) -> tuple[Rows, dict[str, float]]:
-    """Measures tokens per second in training and sampling, and the share of the peak in training.
+    """Measures tokens per second in training and sampling, and the share of peak performance in training.
 
     Args:
-        settings: `large_lm` of the config.
-        repeats: turns of every subject.
-        peer_device: of PyTorch; None leaves it out.
+        settings: section `large_lm` of the config.
+        repeats: number of repeats of every subject.
+        peer_device: device of PyTorch; None: PyTorch is left out.
 
     Returns:
         `(rows of the table, flat values)`.
@@ -44,7 +44,7 @@ def measure_large(
         pairs["generate"].append(partial(torch_generation_subject, "generate_pytorch", **of_peer, **generate))
     peak = matmul_subject(settings["peak_size"], dtype=jnp.bfloat16)
     rows: Rows = {}
-    for makers in pairs.values():  # One pair at a time: its states leave the memory before the next one's come.
+    for makers in pairs.values():  # One pair at a time: its states are freed before the next ones are made.
         rows |= measure([peak, *(make() for make in makers)], repeats)
         rows.setdefault("peak", rows[peak.name])
     rows.pop(peak.name)

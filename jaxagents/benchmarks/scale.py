@@ -1,4 +1,4 @@
-"""How training grows with devices and contexts: speed, memory, and what every device has to hold."""
+"""How training scales with devices and contexts: speed, memory, and the bytes that every device holds."""
 
 import json
 import os
@@ -26,12 +26,12 @@ MIB = 2**20
 
 
 class Contest(NamedTuple):
-    """Training on some number of devices, in a process of its own.
+    """Training on a number of devices, in a separate process.
 
     Attributes:
-        num_devices: that the CPU pretends to be.
-        overrides: what is composed.
-        num_updates: of a turn.
+        num_devices: number of virtual devices of the CPU.
+        overrides: overrides of the composed config.
+        num_updates: number of updates per turn.
     """
 
     num_devices: int
@@ -40,18 +40,18 @@ class Contest(NamedTuple):
 
 
 def train_in_turns(contests: Mapping[str, Contest], repeats: int) -> dict[str, dict[str, float]]:
-    """Trains in several processes that take turns, so that a busy moment of the machine meets all of them.
+    """Trains in several processes that take turns, so that other load on the machine affects all of them equally.
 
     Args:
-        contests: by name.
-        repeats: turns of each.
+        contests: training runs by name.
+        repeats: number of turns of each.
 
     Returns:
-        By name: `per_second` (the collector's steps, median), `spread`, `compile_seconds`, `peak_mib` (most resident
+        By name, `per_second` (the collector's steps, median), `spread`, `compile_seconds`, `peak_mib` (peak resident
         memory of the process, all devices together), and the bytes of one device: `params_bytes` and `opt_state_bytes`.
 
     Raises:
-        RuntimeError: a process has failed; says what it printed last.
+        RuntimeError: a process failed; gives its last output.
     """
     with ExitStack() as stack:
         workers = {name: stack.enter_context(_start(contest)) for name, contest in contests.items()}
@@ -75,7 +75,7 @@ def train_in_turns(contests: Mapping[str, Contest], repeats: int) -> dict[str, d
 
 def _start(contest: Contest) -> subprocess.Popen:
     flag = f"--xla_force_host_platform_device_count={contest.num_devices}"
-    # Collectives of virtual devices wait for each other unless there is a thread for each of them.
+    # Collectives of virtual devices block each other unless each has a thread.
     settings = {"XLA_FLAGS": flag, "PJRT_NPROC": "32", "JAX_PLATFORMS": "cpu"}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
@@ -89,7 +89,7 @@ def _start(contest: Contest) -> subprocess.Popen:
 
 
 def _hear(worker: subprocess.Popen) -> dict[str, float]:
-    """Returns the next object that a worker writes."""
+    """Returns the next JSON object that a worker writes."""
     last: list[str] = []
     for line in worker.stdout:
         if line.startswith("{"):
@@ -99,16 +99,17 @@ def _hear(worker: subprocess.Popen) -> dict[str, float]:
 
 
 def scale_values(rows: Mapping[str, Mapping[str, float]], devices: Sequence[int]) -> dict[str, float]:
-    """Computes ratios to one device of `train_in_turns`.
+    """Computes ratios of the results of `train_in_turns` to one device.
 
     Args:
-        rows: `strong/<n>` and `weak/<n>` for every n of `devices`.
-        devices: numbers of them, the first one 1.
+        rows: results `strong/<n>` and `weak/<n>` for every n in `devices`.
+        devices: numbers of devices, the first of which is 1.
 
     Returns:
-        `strong/<n>/speed`: of the same work; `weak/<n>/efficiency`: speed of n times the work over n times the speed of
-        one device (on a machine with fewer cores than devices at most cores / n); `params` and `opt_state`: bytes of a
-        device over those of one that holds all.
+        `strong/<n>/speed_to_one_device`: relative speed for the same work; `weak/<n>/speed_to_one_device`: that for n
+        times the work, and `weak/<n>/efficiency`: the latter over n (at most cores / n on a machine with fewer cores
+        than devices); `<kind>/<n>/peak_mib`; `params/<n>/share_of_a_device` and `opt_state/<n>/share_of_a_device`:
+        bytes of one of n devices over those of a single device.
     """
     values: dict[str, float] = {}
     for n in devices:
@@ -137,14 +138,14 @@ def loss_memory(*, vocab_size: int, features: int, num_layers: int, rows: int, t
     """Asks the compiler for the memory of a gradient with and without the loss over a vocabulary.
 
     Args:
-        vocab_size: of the model.
-        features: of its residual stream.
-        num_layers: computed again in the backward pass.
-        rows: of the batch.
-        tokens: of a row.
+        vocab_size: vocabulary size of the model.
+        features: width of the residual stream.
+        num_layers: number of layers, which are recomputed in the backward pass.
+        rows: number of rows of the batch.
+        tokens: number of tokens per row.
 
     Returns:
-        `mib` of temporaries, `activations_mib` of those without the loss, and `ratio`.
+        `mib` of temporaries, `activations_mib` of those without the loss, and their `ratio`.
     """
     settings: dict[str, Any] = {"num_layers": num_layers, "features": features, "num_heads": max(1, features // 64)}
     model = make_language_model(vocab_size, network=partial(Transformer, remat=True, scan_layers=True, **settings))
@@ -163,12 +164,12 @@ def loss_memory(*, vocab_size: int, features: int, num_layers: int, rows: int, t
 
 
 def context_memory(*, tokens: int, features: int, num_layers: int, attention_block: int | None) -> float:
-    """Asks the compiler for the memory of scoring one row of a language model and its gradient, in MiB.
+    """Asks the compiler for the memory of scoring one row with a language model and its gradient, in MiB.
 
     Args:
-        tokens: of the row.
-        features: of the residual stream.
-        num_layers: computed again in the backward pass.
+        tokens: number of tokens of the row.
+        features: width of the residual stream.
+        num_layers: number of layers, which are recomputed in the backward pass.
         attention_block: see `Decoder`.
     """
     layout = Layout(prompt=0, observation=tokens // 2, thought=0, action=tokens // 2, num_turns=1, context_turns=1)
@@ -194,7 +195,7 @@ def context_memory(*, tokens: int, features: int, num_layers: int, attention_blo
 
 
 def _gradient_mib(function: Callable[..., Any], model: LanguageModel, inputs: Any) -> float:
-    """Returns the temporaries of the gradient of the sum of a function of parameters and inputs."""
+    """Returns the MiB of temporaries for the gradient of the sum of a function of parameters and inputs."""
     params = jax.eval_shape(model.init, jax.random.key(0))
     gradient = jax.jit(jax.grad(lambda params, inputs: function(params, inputs).sum()))
     return gradient.lower(params, inputs).compile().memory_analysis().temp_size_in_bytes / MIB

@@ -17,7 +17,7 @@ from jaxagents.training.launch import prepare_backend
 
 
 def main(num_updates: int, overrides: Sequence[str]) -> None:
-    """Writes one object once compiled, `compile_seconds` and bytes of a device, and one per turn, with its seconds."""
+    """Writes a JSON object with compile time and bytes after compilation, and one with steps and seconds per turn."""
     resolved = resolve(compose(ROOT / "configs", *overrides))
     prepare_backend(make_section(DevicesConfig, "devices", resolved["devices"]))
     stage = build(resolved).stages[-1]

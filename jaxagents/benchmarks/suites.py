@@ -1,4 +1,4 @@
-"""What each suite of the benchmark measures."""
+"""The measurements of each suite of the benchmark."""
 
 import os
 import sys
@@ -48,13 +48,13 @@ def run_suite(config: Any, config_folder: Path) -> tuple[Rows, dict[str, float]]
 
     Args:
         config: `configs/benchmark.yaml`; with `quick=true`, its `when_quick` is merged over it.
-        config_folder: of the experiments.
+        config_folder: folder of the experiments' configs.
 
     Returns:
-        `(rows of the table, flat values)`, with what else the machine did meanwhile.
+        `(rows of the table, flat values)`, including the other load on the machine.
 
     Raises:
-        ValueError: unknown suite.
+        ValueError: the suite is unknown.
     """
     suites: dict[str, Callable[..., tuple[Rows, dict[str, float]]]] = {
         "rl": _rl,
@@ -112,7 +112,7 @@ def _rl(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]
 
 
 def _ppo(config: DictConfig, config_folder: Path, num_envs: int) -> tuple[Rows, dict[str, float]]:
-    """Times PPO on CartPole, in turns with PureJaxRL's where there is one."""
+    """Times PPO on CartPole, in turns with PureJaxRL's PPO if it is available."""
     size = [f"quick={str(config.quick).lower()}", f"collector.num_envs={num_envs}"]
     cartpole = compose(config_folder, "experiment=ppo_cartpole", *size)
     name = "ppo_cartpole" if num_envs == config.ppo_environments[0] else f"ppo_cartpole_{num_envs}"
@@ -157,7 +157,7 @@ def _beside_stoix(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[s
 
 
 def _ratio(both: Rows) -> dict[str, float]:
-    """Names the speeds of two subjects, and that of the first in units of the second."""
+    """Names the speeds of two subjects, and the ratio of the first to the second."""
     (mine, first), (other, second) = both.items()
     ratio = first["per_second"] / second["per_second"]
     return _flat(both, "steps_per_second") | {f"{mine}/ratio_to_{other}": ratio}
@@ -267,7 +267,7 @@ def text_worlds(config_folder: Path) -> list[str]:
 
 
 def _tokens(size: Any, settings: DictConfig, repeats: int) -> tuple[Rows, dict[str, float]]:
-    """Measures generated and trained tokens of one size of model, and the share of the matmul peak of the latter."""
+    """Measures generated and trained tokens for one size of model, and the share of the matmul peak in training."""
     model, name = make_model(settings.vocab_size, **size), f"d{size.features}_layers{size.num_layers}"
     subjects = [
         generation_subject(
@@ -295,7 +295,7 @@ def _tokens(size: Any, settings: DictConfig, repeats: int) -> tuple[Rows, dict[s
 def _large_lm(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
     del config_folder
     settings: Any = OmegaConf.to_container(config.large_lm)
-    # PyTorch takes memory of the same device.
+    # PyTorch uses memory of the same device.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     peer_device = _torch_device() if settings["peer"] else None
     return measure_large(settings, repeats=config.repeats, peer_device=peer_device)
@@ -327,7 +327,7 @@ def _lm_vs_host(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str
 
 
 def _kernels(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, float]]:
-    """Compiles programs for this device and counts what they launch; nothing runs."""
+    """Compiles programs for this device and counts the kernels they launch; nothing runs."""
     settings, large = config.kernels, config.large_lm
     choices = {name: f"experiment={name}" for name in settings.experiments}
     choices |= {name: config.contests[name] for name in settings.contests}
@@ -344,12 +344,12 @@ def _kernels(config: DictConfig, config_folder: Path) -> tuple[Rows, dict[str, f
 
 
 def _torch_device() -> str:
-    """Returns how PyTorch names the kind of device that jax has."""
+    """Returns PyTorch's name of the kind of device that jax uses."""
     return "cpu" if jax.default_backend() == "cpu" else "cuda"
 
 
 def _contest(name: str, loops: Mapping[str, Loop], num_episodes: int, repeats: int) -> tuple[Rows, dict[str, float]]:
-    """Measures loops in turns, and what they played."""
+    """Measures loops in turns, and the episodes they played."""
     subjects = {side: _loop_subject(f"{name}/{side}", loop, num_episodes) for side, loop in loops.items()}
     rows = measure([*subjects.values()], repeats)
     host, compiled = (rows[f"{name}/{side}"]["per_second"] for side in ("host", "compiled"))
@@ -364,7 +364,7 @@ def _contest(name: str, loops: Mapping[str, Loop], num_episodes: int, repeats: i
 def _loop_subject(name: str, loop: Loop, num_episodes: int) -> Subject:
     """Times updates of a loop; unit: episodes."""
     facts: list[Mapping[str, float]] = []
-    loop.update()  # The first one is slower, on the host, too.
+    loop.update()  # The first update is slower, on the host, too.
 
     def run() -> float:
         facts.append(loop.update())

@@ -1,4 +1,4 @@
-"""Final returns of teams, compared."""
+"""Comparison of final returns of teams."""
 
 import statistics
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ def compare_returns(ours: list[float], theirs: list[float]) -> Mapping[str, floa
     """Compares final returns of independent runs.
 
     Args:
-        ours: one number per run.
-        theirs: one number per run.
+        ours: one final return per run.
+        theirs: one final return per run.
 
     Returns:
-        The means, their difference (ours less theirs), and the half width of its interval of two standard errors; 0
-        with fewer than two runs a side.
+        The means, their difference (ours minus theirs), and the half width of its interval of two standard errors; 0 if
+        either side has fewer than two runs.
     """
     difference = statistics.mean(ours) - statistics.mean(theirs)
     enough = min(len(ours), len(theirs)) > 1

@@ -1,4 +1,4 @@
-"""Speed, measured: medians over repeats, compile time apart, rivals in the same process in alternation."""
+"""Measures speed: medians over repeats, compile time separately, alternatives in turns in the same process."""
 
 import os
 import statistics
@@ -16,9 +16,9 @@ class Subject(NamedTuple):
 
     Attributes:
         name: row of the table.
-        run: runs once and waits for the result; returns how many units of work were done.
+        run: function that runs once and waits for the result; returns the units of work done.
         compile_seconds: time to trace and compile.
-        facts: what every run so far reported beside its time.
+        facts: results of the runs so far besides their times.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Subject(NamedTuple):
 
 
 def measure(subjects: list[Subject], repeats: int) -> dict[str, dict[str, float]]:
-    """Times subjects in turns, so that a busy moment of the machine meets all of them.
+    """Times subjects in turns, so that other load on the machine affects all of them equally.
 
     Returns:
         For every subject: `per_second` (median over the repeats), `spread` (interquartile range over the median) and
@@ -50,7 +50,7 @@ def measure(subjects: list[Subject], repeats: int) -> dict[str, dict[str, float]
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Returns what a call gives, waited for, and the seconds that it took."""
+    """Returns the result of a call, after waiting for it, and the seconds that it took."""
     begin = time.perf_counter()
     return jax.block_until_ready(call()), time.perf_counter() - begin
 
@@ -60,12 +60,12 @@ def compiled_subject(name: str, function: Callable[..., Any], *inputs: Any, work
 
     Args:
         name: row of the table.
-        function: to compile.
-        *inputs: of every call.
-        work: units of work of a call.
+        function: function to compile.
+        *inputs: arguments of every call.
+        work: units of work per call.
 
     Returns:
-        The subject; `compile_seconds` are of tracing and compiling alone.
+        The subject; `compile_seconds` covers only tracing and compiling.
     """
     compiled, compile_seconds = timed(lambda: jax.jit(function).lower(*inputs).compile())
     jax.block_until_ready(compiled(*inputs))
@@ -83,7 +83,7 @@ def matmul_subject(size: int = 1024, repeats: int = 20, dtype: Any = jnp.float32
     def products(matrix: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, repeats, lambda _, left: left @ matrix, matrix)
 
-    # Products of it neither vanish nor grow. One of zeros would take a GPU less power, and so less time.
+    # Its products neither vanish nor grow. Zeros would take less power on a GPU, and thus less time.
     matrix = jax.random.orthogonal(jax.random.key(0), 256)
     matrix = jnp.tile(matrix, (size // 256, size // 256)) / (size // 256) if size % 256 == 0 else jnp.eye(size)
     matrix = matrix.astype(dtype)
@@ -91,7 +91,7 @@ def matmul_subject(size: int = 1024, repeats: int = 20, dtype: Any = jnp.float32
 
 
 def cpu_ticks() -> tuple[int, int]:
-    """Returns the ticks since the start that others took from this virtual machine, and all; zeros where unknown."""
+    """Returns the ticks since boot that other virtual machines took from this one, and all ticks; zeros if unknown."""
     if sys.platform != "linux":
         return 0, 0
     with open("/proc/stat", encoding="ascii") as stream:
@@ -100,14 +100,14 @@ def cpu_ticks() -> tuple[int, int]:
 
 
 def describe_machine(before: tuple[int, int]) -> dict[str, float]:
-    """Describes what else a machine did while something was measured.
+    """Describes the other load on a machine during a measurement.
 
     Args:
         before: `cpu_ticks` at the beginning.
 
     Returns:
-        `machine/steal`, the share of time that other virtual machines took, `machine/load`, the processes that were
-        running or waiting in the last minute, ours included, and `machine/cores`.
+        `machine/steal`, the share of time that other virtual machines took; `machine/load`, the average number of
+        processes running or waiting in the last minute, including our own; and `machine/cores`.
     """
     steal, total = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
     return {

@@ -20,15 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 
 def training_subject(config: DictConfig, name: str, *, num_final_updates: int = 0) -> Subject:
-    """Times training of an experiment from a fresh state, another seed every time; unit: environment steps.
+    """Times training of an experiment from a fresh state, with another seed every time; unit: environment steps.
 
     Args:
-        config: composed.
+        config: composed config.
         name: row of the table.
-        num_final_updates: over whose episodes the final return is taken; 0 asks for none.
+        num_final_updates: number of last updates whose episodes give the final return; 0: no final return.
 
     Returns:
-        The subject; its facts are `final_return`, summed over the agents.
+        The subject; its facts hold `final_return`, summed over the agents.
     """
     stage = build(resolve(config)).stages[0]
     facts: list[dict[str, float]] = []
@@ -50,7 +50,7 @@ def train_and_evaluate(config: DictConfig) -> dict[str, float]:
     """Trains an experiment to its end and evaluates it.
 
     Args:
-        config: composed, of one seed.
+        config: composed config with one seed.
 
     Returns:
         `per_second` (environment steps), `compile_seconds` and `seconds` of training, and the means over the evaluated
@@ -61,13 +61,13 @@ def train_and_evaluate(config: DictConfig) -> dict[str, float]:
 
 
 def train_seeds(config: DictConfig) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Trains all seeds of an experiment of one stage to their end, side by side in one program, and evaluates them.
+    """Trains all seeds of an experiment with one stage to their end, in parallel in one program, and evaluates them.
 
     Args:
-        config: composed.
+        config: composed config.
 
     Returns:
-        What the evaluation measured, by metric, `[episodes]` or, with several seeds, `[seeds, episodes]`; and
+        Results of the evaluation by metric, `[episodes]` or, with several seeds, `[seeds, episodes]`; and
         `compile_seconds`, `seconds` of training and `per_second`, environment steps of all seeds together.
 
     Raises:
@@ -80,14 +80,14 @@ def train_seeds(config: DictConfig) -> tuple[dict[str, np.ndarray], dict[str, fl
 
 
 def train_one_by_one(config: DictConfig, num_seeds: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Trains seeds one after the other with the program of one: on a CPU faster than side by side where products count.
+    """Trains seeds one by one with a single-seed program: on a CPU faster than in parallel if products dominate.
 
     Args:
-        config: composed, of one seed, the first.
-        num_seeds: `config.seed`, `config.seed + 1` and so on.
+        config: composed config with one seed, the first.
+        num_seeds: number of seeds: `config.seed`, `config.seed + 1` and so on.
 
     Returns:
-        As `train_seeds`; metrics are `[seeds, episodes]`, and `per_second` is of one seed.
+        As for `train_seeds`; metrics are `[seeds, episodes]`, and `per_second` is that of one seed.
 
     Raises:
         ValueError: there are several stages.
@@ -107,7 +107,7 @@ def _only_stage(config: DictConfig) -> Stage:
 
 
 def _train(stage: Stage, seed: int) -> tuple[dict[str, np.ndarray], float]:
-    """Trains a stage from `seed` on; returns what its evaluation measured, and the seconds of training."""
+    """Trains a stage, starting with `seed`; returns the results of its evaluation, and the seconds of training."""
     (state, _), seconds = timed(lambda: stage.runner.run(stage.runner.init(seed), stage.num_updates))
     results = stage.evaluate_last(stage.runner.params(state))
     return {name: np.asarray(values) for name, values in results.items()}, seconds
@@ -119,7 +119,7 @@ def _facts(stage: Stage, num_seeds: int, compile_seconds: float, seconds: float)
 
 
 def _first_update(stage: Stage, seed: int) -> float:
-    """Returns the seconds of the first update, compilation included."""
+    """Returns the seconds of the first update, including compilation."""
     return timed(lambda: stage.runner.run(stage.runner.init(seed), 1))[1]
 
 

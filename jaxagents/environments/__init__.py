@@ -1,4 +1,4 @@
-"""Environments: pure functions `sample_task`, `reset` and `step` of one instance, wrappers, and adapters to suites."""
+"""Environments: pure functions `sample_task`, `reset` and `step` of one instance, wrappers, and adapters of suites."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""A bandit of arms that pay 1 or nothing; an episode is one pull."""
+"""A bandit whose arms pay 1 or nothing; an episode is one pull."""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,13 @@ from jaxagents.types import Array, Box, Discrete, Environment, Task, TimeStep
 
 
 def make_environment(num_arms: int = 5) -> Environment:
-    """Makes a bandit whose arms pay 1 with probabilities of their own, drawn evenly from [0, 1].
+    """Makes a bandit whose arms pay 1 with probabilities drawn uniformly from [0, 1].
 
-    The task is `{"probability": float32 [A]}`; the observation, a zero, says nothing. `environments.trials` puts
-    several pulls of one bandit into an episode.
+    The task is `{"probability": float32 [A]}`; the observation, a zero, carries no information. `environments.trials`
+    combines several pulls of one bandit into an episode.
 
     Args:
-        num_arms: A.
+        num_arms: A, number of arms.
 
     Returns:
         The environment.

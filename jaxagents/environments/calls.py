@@ -1,4 +1,4 @@
-"""Teams that choose, step by step, whether a central learner tells them what to do."""
+"""Teams that choose in every step whether a central learner selects their actions."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,8 +17,8 @@ class CallsState:
 
     Attributes:
         inner: state of the wrapped environment.
-        num_calls: int32, of the episode so far.
-        num_steps: int32, of the episode so far.
+        num_calls: int32, number of calls in the episode so far.
+        num_steps: int32, number of steps in the episode so far.
     """
 
     inner: State
@@ -31,23 +31,23 @@ def with_calls(
 ) -> Environment:
     """Doubles every agent's actions: `a` is chosen by the agent, `A + a` is chosen for it by a central learner.
 
-    The world sees the action modulo `A`. A step in which an agent's action is `A` or more is a call of the central
-    learner, of which `info["metrics"]` tells `calls`, their number in the episode so far, and `call_rate`, their share
-    of its steps. Goes outside of `agent_ids` and `team_view`.
+    The world receives the action modulo `A`. A step in which an agent's action is `A` or more is a call of the central
+    learner; `info["metrics"]` has `calls`, their number in the episode so far, and `call_rate`, their share of its
+    steps. Apply it outside of `agent_ids` and `team_view`.
 
     Args:
-        environment: with an agent axis and discrete actions.
-        max_calls: budget of calls of an episode; after that, calls are masked out. What is left of it, as a share, is a
-            further number of what the team sees: of the entry `team` of `team_view`, or of every agent's observation.
-        call_probability: takes the choice away: every step is a call with this probability, and all else is masked out.
-            The first draw is part of the task.
+        environment: environment with an agent axis and discrete actions.
+        max_calls: budget of calls per episode, after which calls are masked out. The remaining share of the budget is
+            appended to what the team sees: to the entry `team` of `team_view`, or to every agent's observation.
+        call_probability: probability with which a step is a call, in place of the agents' choice: the other actions are
+            masked out. The first draw is part of the task.
 
     Returns:
-        The environment with `Discrete(2 A)` actions; action masks are those of the world, twice.
+        The environment with `Discrete(2 A)` actions; action masks are those of the world, repeated twice.
 
     Raises:
-        ValueError: no agent axis, actions that are not discrete, a number out of its range, or a budget with
-            observations that are neither vectors nor those of `team_view`.
+        ValueError: there is no agent axis, actions are not discrete, a number is out of its range, or there is a budget
+            for observations that are neither vectors nor those of `team_view`.
 
     References:
         Mguni et al. (2023), "MANSA: Learning Fast and Slow in Multi-Agent Systems".
@@ -121,7 +121,7 @@ def _append(observation: PyTree, share: Array) -> PyTree:
 
 
 def _grown(environment: Environment) -> PyTree:
-    """Returns the space of `_append`."""
+    """Returns the observation space after `_append`."""
     space = environment.observation_space
     if isinstance(space, dict) and "team" in space:
         return {**space, "team": Box((space["team"].shape[0] + 1,))}

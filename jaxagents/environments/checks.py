@@ -1,4 +1,4 @@
-"""Checks of an environment of your own: that it keeps its types, and what it promises about ends."""
+"""Checks of custom environments: types, and guarantees about the ends of episodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +9,18 @@ import numpy as np
 
 from jaxagents.types import Array, Box, Discrete, Environment, PyTree, State, TimeStep
 
-_MOST_STEPS = 1000  # That are played at random.
+_MOST_STEPS = 1000  # Maximum number of random steps.
 
 
 def check_environment(environment: Environment) -> None:
-    """Checks an environment by tracing it, and by playing an episode at random, which takes seconds.
+    """Checks an environment by tracing it, and by playing an episode with random actions, which takes seconds.
 
     Args:
-        environment: of arrays or words, single instance.
+        environment: single instance, with arrays or words.
 
     Raises:
-        ValueError: see `require_shapes`; an observation leaves its space, the episode is longer than `max_steps`, or a
-            step after its end changes something.
+        ValueError: see `require_shapes`; an observation is outside of its space, the episode is longer than
+            `max_steps`, or a step after its end changes something.
     """
     require_shapes(environment)
     observations, rewards, ends = jax.device_get(jax.jit(_play, static_argnums=0)(environment, jax.random.key(0)))
@@ -45,15 +45,15 @@ def check_environment(environment: Environment) -> None:
 
 
 def describe_not_finite(environment: Environment, key: Array, num_episodes: int = 16) -> str | None:
-    """Plays at random, and says what of an environment is NaN or infinite without any policy.
+    """Plays random actions, and describes the first NaN or infinite value of an environment without any policy.
 
     Args:
-        environment: of arrays or words, single instance.
-        key: of the episodes.
-        num_episodes: that are played side by side.
+        environment: single instance, with arrays or words.
+        key: random key of the episodes.
+        num_episodes: number of episodes that are played in parallel.
 
     Returns:
-        The first of its arrays that is not finite and the step of the episode; None where all are.
+        The first array that is not finite, with the step of the episode; None if all are finite.
     """
     keys = jax.random.split(key, num_episodes)
     observations, rewards, _ = jax.device_get(jax.jit(jax.vmap(lambda key: _play(environment, key)))(keys))
@@ -66,19 +66,19 @@ def describe_not_finite(environment: Environment, key: Array, num_episodes: int 
 
 
 def require_level(environment: Environment, level: int | Sequence[int] | None) -> None:
-    """Refuses a level that a world does not have, which it would take for its last one, or not read at all.
+    """Refuses a level that a world does not have, which it would clip to its last level, or ignore.
 
     Args:
         environment: single instance.
-        level: one or several; None stands for none.
+        level: one or several levels; None for no level.
 
     Raises:
-        ValueError: says which levels there are.
+        ValueError: the level does not exist; says which levels do.
     """
     if level is None:
         return
     known = environment.num_levels if environment.text is None else environment.text.num_levels
-    lowest = 0 if environment.text is not None or known <= 1 else -1  # -1 may draw one, as in `quest_levels.graded`.
+    lowest = 0 if environment.text is not None or known <= 1 else -1  # -1 may draw one, see `quest_levels.graded`.
     for one in [level] if isinstance(level, int) else level:
         if known and not lowest <= one < known:
             raise ValueError(f"`level` must be from 0 to {known - 1} in {environment.name}, got {one}.")
@@ -89,7 +89,7 @@ def require_level(environment: Environment, level: int | Sequence[int] | None) -
 def _reads_level(environment: Environment) -> bool:
     try:
         traced = jax.make_jaxpr(environment.sample_task)(jax.random.key(0), jnp.int32(0)).jaxpr
-    except Exception:  # A simulator on the host, whose tasks are not traced.
+    except Exception:  # A simulator on the host, whose tasks cannot be traced.
         return True
     level = traced.invars[-1]
     return level in traced.outvars or any(level in equation.invars for equation in traced.eqns)
@@ -103,7 +103,7 @@ def require_shapes(environment: Environment) -> None:
 
     Raises:
         ValueError: an observation, a reward, a flag or a mask has another shape or type than the spaces and
-            `num_agents` say, or `step` returns a state or a time step of another form than `reset`.
+            `num_agents` specify, or `step` returns a state or a time step with another structure than `reset`.
     """
     key = jax.random.key(0)
     agents, space = _agents(environment), environment.action_space
@@ -147,7 +147,7 @@ def _require(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def _require_alike(name: str, before: PyTree, after: PyTree) -> None:
-    """Refuses what changes its form from `reset` to `step`: compiled loops carry it on."""
+    """Refuses values that change their structure from `reset` to `step`, as compiled loops carry them."""
     old, new = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (before, after)
@@ -162,7 +162,7 @@ def _require_alike(name: str, before: PyTree, after: PyTree) -> None:
 
 
 def _play(environment: Environment, key: Array) -> tuple[PyTree, Array, Array]:
-    """Plays at random for a little longer than an episode; returns observations, rewards, and where it was over."""
+    """Plays random actions for a little longer than an episode; returns observations, rewards, and end flags."""
 
     def step(carry: tuple[State, TimeStep], key: Array) -> tuple[tuple[State, TimeStep], Any]:
         state, timestep = carry

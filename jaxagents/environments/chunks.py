@@ -1,4 +1,4 @@
-"""An environment whose action is a chunk: several actions, executed one after the other without looking."""
+"""An environment whose action is a chunk: several actions, executed in sequence without observing in between."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ class ChunkedState:
 
     Attributes:
         inner: state of the wrapped environment.
-        num_steps: int32, steps of the wrapped environment in the episode so far.
+        num_steps: int32, number of steps of the wrapped environment in the episode so far.
     """
 
     inner: State
@@ -25,15 +25,15 @@ class ChunkedState:
 
 
 def chunked(environment: Environment, *, length: int, discount: float = 1.0) -> Environment:
-    """Makes one action of `length` actions of D numbers, float32 `[length D]`, executed open loop.
+    """Makes an environment whose action is a chunk of `length` actions of D numbers, float32 `[length D]`.
 
-    The reward of a chunk is `sum_k discount^k r_k` of its steps up to the end of the episode; what comes after the end
-    is not executed. `info["metrics"]["num_steps"]` counts the steps of the wrapped environment. A learner discounts
-    what follows a chunk by `discount^length`.
+    The actions of a chunk are executed open loop, up to the end of the episode; later ones are not executed. Its reward
+    is `sum_k discount^k r_k` over these steps. `info["metrics"]["num_steps"]` counts the steps of the wrapped
+    environment. A learner must discount what follows a chunk by `discount^length`.
 
     Args:
-        environment: single agent, of actions that are vectors.
-        length: actions per chunk; 1 changes nothing but the metrics.
+        environment: single-agent environment whose actions are vectors.
+        length: number of actions per chunk; 1 changes nothing but the metrics.
         discount: gamma in [0, 1], per step of the wrapped environment.
 
     Returns:
@@ -41,7 +41,7 @@ def chunked(environment: Environment, *, length: int, discount: float = 1.0) -> 
 
     Raises:
         ValueError: the actions are not vectors, there are several agents, a number is out of its range, or the time
-            limit would cut a chunk, after which no learner knew by how much to discount.
+            limit would cut a chunk, so that its discount would be wrong.
     """
     space = environment.action_space
     if not isinstance(space, Box) or len(space.shape) != 1 or environment.num_agents:

@@ -1,4 +1,4 @@
-"""Environments with a limited number of tasks: how much do episodes have in common?"""
+"""Environments with a limited number of tasks, to vary how much episodes have in common."""
 
 from dataclasses import replace
 
@@ -8,15 +8,15 @@ from jaxagents.types import Array, Environment, Task
 
 
 def limited(environment: Environment, num_tasks: int, *, seed: int = 0) -> Environment:
-    """Draws from so many tasks only, always the same ones.
+    """Makes an environment that draws from a fixed set of tasks.
 
     Args:
-        environment: any; its `sample_task` runs at every draw, so nothing is stored.
-        num_tasks: contexts; with 1, all episodes of a level have the same task.
-        seed: of the tasks.
+        environment: any environment; its `sample_task` runs at every draw, so nothing is stored.
+        num_tasks: number of tasks per level; with 1, all episodes of a level have the same task.
+        seed: seed of the tasks.
 
     Returns:
-        The environment, with as many tasks on every level.
+        The environment, with this number of tasks on every level.
 
     Raises:
         ValueError: `num_tasks` is not positive.

@@ -1,4 +1,4 @@
-"""A grid with walls and a goal that are drawn per task: one layout is one context (Hallak et al., 2015)."""
+"""A grid with walls and a goal, drawn per task: one layout is one context (Hallak et al., 2015)."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ MOVES = np.asarray([(-1, 0), (0, 1), (1, 0), (0, -1)], np.int32)
 
 @struct.dataclass
 class GridworldState:
-    """Where the agent is.
+    """State of the grid world.
 
     Attributes:
         task: the task of the episode.
@@ -40,23 +40,23 @@ def make_environment(
     """Makes a grid world whose layouts are tasks.
 
     The task is `{"walls": bool [S, S], "start": int32 [2], "goal": int32 [2]}`; `level` is the number of obstacles.
-    Every layout can be solved. The observation float32 `[S, S, C]` has the channels agent, wall and, unless it is to
-    be found, goal. Walls and borders stop a move. `info["success"]` is set in the step that reaches the goal.
+    Every layout can be solved. The observation float32 `[S, S, C]` has the channels agent, wall and, with
+    `observe_goal`, goal. Walls and borders block a move. `info["success"]` is set in the step that reaches the goal.
 
     Args:
-        size: S, cells of a side.
-        max_obstacles: the highest level; None for the most that always fit, a quarter of the cells. Without a level,
-            the number is drawn uniformly from 0 to this.
+        size: S, cells per side.
+        max_obstacles: the highest level; None for the maximum that always fits, a quarter of the cells. Without a
+            level, the number is drawn uniformly from 0 to this.
         observe_goal: whether the observation shows the goal.
         goal_reward: reward of reaching the goal.
-        step_penalty: subtracted from the reward of every step.
-        max_steps: steps before truncation; None for the number of cells.
+        step_penalty: penalty subtracted from the reward of every step.
+        max_steps: steps before truncation; None: the number of cells.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: a grid smaller than 2, more obstacles than always fit, or `max_steps` below 1.
+        ValueError: the grid is smaller than 2, there are more obstacles than always fit, or `max_steps` is below 1.
 
     References:
         Hallak, Di Castro and Mannor (2015), Contextual Markov Decision Processes.
@@ -112,15 +112,15 @@ def make_environment(
 
 
 def fill_in_limits(size: int, max_obstacles: int | None, max_steps: int | None) -> tuple[int, int]:
-    """Returns the most obstacles and steps of a grid: a quarter of its cells and all of them, where None is given.
+    """Returns the maximum obstacles and steps of a grid; defaults are a quarter of its cells, and all of its cells.
 
     Args:
-        size: cells of a side.
-        max_obstacles: that always fit, or None.
-        max_steps: before truncation, or None.
+        size: cells per side.
+        max_obstacles: number of obstacles, or None for the maximum that always fits.
+        max_steps: steps before truncation, or None.
 
     Raises:
-        ValueError: more obstacles than always fit, or `max_steps` below 1.
+        ValueError: there are more obstacles than always fit, or `max_steps` is below 1.
     """
     most = size * size // 4
     max_obstacles = most if max_obstacles is None else max_obstacles
@@ -135,13 +135,13 @@ def fill_in_limits(size: int, max_obstacles: int | None, max_steps: int | None) 
 def sample_layout(key: Array, size: int, num_obstacles: Array) -> Task:
     """Draws start, goal and obstacles such that the goal can be reached.
 
-    Obstacles are proposed in a random order of the cells; one that would cut the goal off is left out. When every
-    further one would, the free cells are a path without a shortcut, which never fills more than three quarters of a
-    grid: a quarter of the cells can always be placed.
+    Obstacles are proposed in a random order of the cells; one that would cut off the goal is left out. When every
+    further obstacle would, the free cells form a path without a shortcut, which never fills more than three quarters of
+    a grid, so that a quarter of the cells can always be placed.
 
     Args:
         key: PRNG key.
-        size: S, cells of a side.
+        size: S, cells per side.
         num_obstacles: int32 `[]`, at most `size * size // 4`.
 
     Returns:
@@ -167,7 +167,7 @@ def sample_layout(key: Array, size: int, num_obstacles: Array) -> Task:
 
 
 def is_connected(walls: Array, start: Array, goal: Array) -> Array:
-    """Computes whether free cells connect two cells, by flooding from the first.
+    """Computes whether free cells connect two cells, by flood fill from the first.
 
     Args:
         walls: bool `[S, S]`.
@@ -204,7 +204,7 @@ def render(state: GridworldState) -> str:
     """Draws the grid: `@` the agent, `G` the goal, `#` walls.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         One line per row.

@@ -1,4 +1,4 @@
-"""A game of two agents whose values are known: what a factorisation of the team's value can say, and what it cannot."""
+"""A game of two agents with known values, which shows what factorisations of a team's value can represent."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,36 +19,37 @@ CHORE_PAYOFF = 0.25
 
 @struct.dataclass
 class TwoStepState:
-    """Where the team is.
+    """State of the game.
 
     Attributes:
-        place: int32, one of the names above; then the chores, then the choices after the first one.
+        place: int32, one of the places named above; then the chores, then the choices after the first one.
     """
 
     place: Array
 
 
 def make_two_step_game(*, num_chores: int = 0, num_choices: int = 1) -> Environment:
-    """Makes the two-step game, in which the best outcome needs trust in the partner.
+    """Makes the two-step game, in which the best outcome requires trust in the partner.
 
-    In the first step the first of two agents chooses between two matrix games; the second step plays the chosen one.
-    The safe game pays 7 whatever they do, the risky one `[[0, 1], [1, 8]]`. From experience of random actions, the sum
-    of two values that fits the risky game best is worth 6.5 there at most, and an agent alone expects 4.5: both choose
-    the safe game. A monotonic mixture can tell the risky game exactly, and wins 8.
+    In the first step, the first of two agents chooses between two matrix games; the second step plays the chosen game.
+    The safe game pays 7 whatever the agents do, the risky one pays `[[0, 1], [1, 8]]`. With experience of random
+    actions, the sum of two values that fits the risky game best is at most 6.5, and an agent that learns alone expects
+    4.5: both choose the safe game. A monotonic mixture can represent the risky game exactly, and wins 8.
 
-    The observation float32 `[2, D]` is the place, the same for both agents; wrap the game in `agent_ids` where they
-    share parameters. Both get the team's reward. `info["success"]` is set where it is 8.
+    The observation float32 `[2, D]` is the place, the same for both agents; wrap the game in `agent_ids` if they share
+    parameters. Both receive the team's reward. `info["success"]` is set if it is 8.
 
     Args:
-        num_chores: steps before the game in which nobody needs the other: in chore i, action `i % 2` of each agent pays
-            0.25. Paper: 0.
-        num_choices: between the two games, by the agents in turn: the risky one is played if all choose it. Paper: 1.
+        num_chores: number of steps before the game in which no coordination is needed: in chore i, action `i % 2` of
+            each agent pays 0.25. Paper: 0.
+        num_choices: number of choices between the two games, made by the agents in turn: the risky game is played if
+            all choose it. Paper: 1.
 
     Returns:
         The environment, with `D = 3 + num_choices + num_chores`.
 
     Raises:
-        ValueError: `num_chores` is negative, or there is no choice.
+        ValueError: `num_chores` is negative, or `num_choices` is below 1.
 
     References:
         Rashid et al. (2018), "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement
@@ -97,7 +98,7 @@ def make_two_step_game(*, num_chores: int = 0, num_choices: int = 1) -> Environm
 
 
 def _tables(num_chores: int, num_choices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what every joint action pays, float32 `[places, 2, 2]`, and where it leads, int32 `[places, 2, 2]`."""
+    """Returns the reward of every joint action, float32 `[places, 2, 2]`, and its next place, int32 in that shape."""
     chores = list(range(OTHERS, OTHERS + num_chores))
     choices = [START, *range(OTHERS + num_chores, OTHERS + num_chores + num_choices - 1)]
     payoffs = np.zeros((3 + num_choices + num_chores, 2, 2), np.float32)

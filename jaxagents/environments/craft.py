@@ -1,4 +1,4 @@
-"""A small world of crafting: wood, tables, pickaxes and what can be dug with them, each after the other."""
+"""A small world of crafting: wood, tables, pickaxes and the materials that can be dug with them, in sequence."""
 
 from collections.abc import Sequence
 
@@ -48,16 +48,16 @@ _COSTS = np.asarray([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 1, 0], [0] * 5]
 
 @struct.dataclass
 class CraftState:
-    """The land, and what the agent has.
+    """The terrain, and the agent with its belongings.
 
     Attributes:
         task: the task of the episode.
         terrain: int32 `[S, S]`, indices into `MATERIALS`.
         position: int32 `[2]`, row and column.
-        facing: int32, a move.
-        inventory: int32 `[5]`, numbers of `ITEMS`.
-        pickaxe: int32, 0 none, 1 of wood, 2 of stone, 3 of iron.
-        achieved: bool `[11]`, of `ACHIEVEMENTS`.
+        facing: int32, move that leads to the faced side.
+        inventory: int32 `[5]`, number of each of `ITEMS`.
+        pickaxe: int32, 0: none, 1: wood, 2: stone, 3: iron.
+        achieved: bool `[11]`, in the order of `ACHIEVEMENTS`.
         num_steps: int32, steps taken.
     """
 
@@ -72,23 +72,23 @@ class CraftState:
 
 
 def make_environment(size: int = 12, *, goals: Sequence[str] | None = None, max_steps: int = 400) -> Environment:
-    """Makes a world in which achievements need others before.
+    """Makes a world in which achievements depend on others.
 
-    Wood comes from trees; a table needs a wood; the pickaxes need a wood, a wood and a stone, and a wood, a coal and an
-    iron, with a table in sight, and with a furnace, too, for the last one; the furnace needs a stone, with a table in
-    sight. Stone and coal are dug with the first pickaxe, iron with the second, diamond with the third.
+    Trees give wood; a table costs one wood. The three pickaxes cost one wood; one wood and one stone; and one wood, one
+    coal and one iron. All need a table in sight, and the last one also a furnace; the furnace costs one stone, with a
+    table in sight. The first pickaxe digs stone and coal, the second iron, the third diamond.
 
-    A move to the side that the agent faces walks over grass, any other one turns it. It interacts with the cell that it
-    faces, and puts things there, on grass. Each of the 11 achievements pays 1 when it is first reached, and all of them
-    end the episode with `info["success"]`; with `goals`, one of them alone pays 1 and ends it. `info["metrics"]` tells
-    which were reached. The observation float32 is what is seen, 7 x 7 cells of one of ten materials each (the last one
-    is outside), the items in ninths, one of four pickaxes, one of four sides, and, with several goals, one of them. The
-    task is `{"terrain": int32 [S, S], "start", int32 [2], "inventory": int32 [5], "pickaxe", "goal": int32}` (goal -1:
-    everything); curricula may change all of it.
+    A move to the side that the agent faces walks over grass, any other move turns it. It interacts with the cell that
+    it faces, and places things there, on grass. Each of the 11 achievements pays 1 when it is first reached, and
+    reaching all of them ends the episode with `info["success"]`; with `goals`, only the asked one pays 1 and ends it.
+    `info["metrics"]` tells which were reached. The observation float32 consists of the view, 7 x 7 cells, each one-hot
+    over ten materials (the last one is outside), the items in ninths, and one-hot vectors of four pickaxes, four sides,
+    and, with several goals, the goals. The task is `{"terrain": int32 [S, S], "start": int32 [2], "inventory": int32
+    [5], "pickaxe", "goal": int32}` (goal -1: everything); curricula may change all of it.
 
     Args:
-        size: S, cells of a side, even.
-        goals: of `ACHIEVEMENTS`, one per level; None for everything.
+        size: S, cells per side, even.
+        goals: some of `ACHIEVEMENTS`, one per level; None for everything.
         max_steps: steps before truncation.
 
     Returns:
@@ -100,9 +100,9 @@ def make_environment(size: int = 12, *, goals: Sequence[str] | None = None, max_
     References:
         Hafner (2022), Benchmarking the spectrum of agent capabilities (Crafter), appendix A.
 
-    Deviation: 11 of 22 achievements: no creatures, hunger, sleep, plants and swords; the map ends in sight of most
-        places; one action makes the next pickaxe; tables and furnaces count in sight and not only nearby; a move turns
-        first.
+    Deviation: 11 of 22 achievements: there are no creatures, hunger, sleep, plants and swords; the map ends in sight of
+    most places; one action makes the next pickaxe; tables and furnaces count anywhere in sight, not only nearby; a move
+    first turns the agent.
     """
     if size < 8 or size % 2:
         raise ValueError(f"`size` must be even and at least 8, got {size}; try 12.")
@@ -176,19 +176,19 @@ def make_environment(size: int = 12, *, goals: Sequence[str] | None = None, max_
 
 
 def view(state: CraftState) -> Array:
-    """Returns what the agent sees, itself in the middle, int32 `[7, 7]`; cells outside are `OUTSIDE`."""
+    """Returns the view of the agent, with itself in the middle, int32 `[7, 7]`; cells outside are `OUTSIDE`."""
     padded = jnp.pad(state.terrain, SIGHT, constant_values=OUTSIDE)
     return jax.lax.dynamic_slice(padded, (state.position[0], state.position[1]), (2 * SIGHT + 1, 2 * SIGHT + 1))
 
 
 def is_won(state: CraftState) -> Array:
-    """Computes whether the goal is reached, or everything without one, bool `[]`."""
+    """Computes whether the goal is reached, or without a goal all achievements, bool `[]`."""
     goal = state.task["goal"]
     return jnp.where(goal < 0, jnp.all(state.achieved), state.achieved[goal])
 
 
 def act(state: CraftState, action: Array) -> CraftState:
-    """Moves, digs, puts or makes something, if it can."""
+    """Moves, digs, places or makes something, if it is possible."""
     seen, size = view(state), state.terrain.shape[0]
     ahead = jnp.asarray(MOVES)[state.facing]
     faced = seen[SIGHT + ahead[0], SIGHT + ahead[1]]
@@ -225,13 +225,13 @@ def act(state: CraftState, action: Array) -> CraftState:
 
 
 def render(state: CraftState) -> str:
-    """Draws the land, the agent as an arrow, and what it has.
+    """Draws the land, the agent as an arrow, and its belongings.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
-        One line per row, and one of what is carried.
+        One line per row, and one of the belongings.
     """
     rows = [[".~#Tcid+F"[cell] for cell in row] for row in np.asarray(state.terrain)]
     rows[int(state.position[0])][int(state.position[1])] = "^>v<"[int(state.facing)]

@@ -1,4 +1,4 @@
-"""Lands of crafting that are made for an achievement: what it needs is there, and what it is done with is near."""
+"""Lands of crafting made for an achievement, whose requirements are met and whose materials are nearby."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from jaxagents.types import Array, Environment, Task
 
 
 class _Needs(NamedTuple):
-    """What an achievement is reached with at once: a pickaxe, items, and materials in sight."""
+    """What is needed to reach an achievement at once: a pickaxe, items, and materials in sight."""
 
     pickaxe: int = 0
     items: dict[str, int] = {}
@@ -42,18 +42,18 @@ _NEAR = np.asarray([(*_NEEDS[name].near, GRASS, GRASS)[:2] for name in ACHIEVEME
 
 
 def prepare(key: Array, task: Task, achievement: Array) -> Task:
-    """Makes a land in which one achievement needs no other before.
+    """Makes a land in which one achievement does not depend on others.
 
-    The agent has the pickaxe and the items that it needs, beside what it had, and what it is done with lies on grass in
+    The agent has the required pickaxe and items, in addition to what it had, and the required materials lie on grass in
     sight of the start.
 
     Args:
-        key: PRNG key, of the cells.
-        task: of `craft.make_environment`.
+        key: PRNG key for the cells.
+        task: task of `craft.make_environment`.
         achievement: int32 `[]`, index into `craft.ACHIEVEMENTS`.
 
     Returns:
-        The task. Where no grass is in sight but under the agent, nothing is put there.
+        The task. If no grass is in sight except under the agent, nothing is placed.
     """
     inventory = task["inventory"] + jnp.asarray(_INVENTORIES, jnp.int32)[achievement]
     pickaxe = jnp.maximum(task["pickaxe"], jnp.asarray(_PICKAXES, jnp.int32)[achievement])
@@ -64,23 +64,23 @@ def prepare(key: Array, task: Task, achievement: Array) -> Task:
 
 
 def prepared(environment: Environment, achievements: Sequence[str]) -> Environment:
-    """Makes lands for some achievements, one of them drawn uniformly for every task.
+    """Makes an environment with lands for some achievements, one of them drawn uniformly for every task.
 
     Args:
-        environment: of `craft.make_environment`.
-        achievements: of `craft.ACHIEVEMENTS`; one that is there twice is drawn twice as often.
+        environment: environment of `craft.make_environment`.
+        achievements: some of `craft.ACHIEVEMENTS`; a repeated one is drawn more often.
 
     Returns:
-        The environment; everything else is as it was, so that whatever is trained in it goes on in the other one.
+        The environment; all else is unchanged, so that training in it can continue in the original one.
 
     Raises:
-        ValueError: there are no achievements, or unknown ones, or the environment is another one.
+        ValueError: there are no achievements, or unknown ones, or it is another environment.
 
     References:
         Zala et al. (2024), EnvGen: Generating and adapting environments via LLMs for training embodied agents, section
         2 (worlds that differ in terrain, in what lies near, and in what the agent starts with).
 
-    Deviation: a table of what achievements need writes the worlds, in place of a language model.
+    Deviation: a table of requirements determines the worlds, in place of a language model.
     """
     if environment.name != "craft":
         raise ValueError(f"`environment` must be the world of crafting, got {environment.name!r}; try craft.")
@@ -99,7 +99,7 @@ def prepared(environment: Environment, achievements: Sequence[str]) -> Environme
 
 
 def _put(key: Array, terrain: Array, start: Array, material: Array) -> Array:
-    """Puts a material, unless it is grass, on a cell of grass in sight of the start."""
+    """Places a material, unless it is grass, on a cell of grass in sight of the start."""
     size = terrain.shape[0]
     rows, columns = jnp.arange(size)[:, None], jnp.arange(size)[None]
     away = jnp.maximum(jnp.abs(rows - start[0]), jnp.abs(columns - start[1]))

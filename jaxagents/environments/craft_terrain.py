@@ -1,4 +1,4 @@
-"""Land for the world of crafting: grass with trees and water on one side, rock with what is in it on the other."""
+"""Terrain of the crafting world: grass with trees and water on one side, rock with minerals on the other."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,16 @@ from jaxagents.types import Array
 
 MATERIALS = ("grass", "water", "stone", "tree", "coal", "iron", "diamond", "table", "furnace")
 GRASS, WATER, STONE, TREE, COAL, IRON, DIAMOND, TABLE, FURNACE = range(len(MATERIALS))
-_TREES, _WATER, _TUNNELS = 0.35, 0.1, 0.15  # Shares of their cells.
+_TREES, _WATER, _TUNNELS = 0.35, 0.1, 0.15  # Shares of the cells.
 _COAL, _IRON, _DIAMOND = 0.3, 0.15, 0.1
 
 
 def sample_land(key: Array, size: int) -> tuple[Array, Array]:
-    """Draws a land in which everything can be had.
+    """Draws a land in which every material can be reached.
 
-    What cannot be walked through, nor be dug away with the first pickaxe, lies where row and column are both odd, so
-    that it never cuts the land in two. There are at least two trees, one cell of water, one of coal, iron and diamond,
-    and two such cells of grass side by side.
+    Materials that can neither be walked through nor be dug with the first pickaxe lie where row and column are both
+    odd, so that they never cut the land in two. There are at least two trees, one cell each of water, coal, iron and
+    diamond, and two such cells of grass side by side.
 
     Args:
         key: PRNG key.
@@ -43,7 +43,7 @@ def sample_land(key: Array, size: int) -> tuple[Array, Array]:
 
 
 def _with_each(key: Array, terrain: Array, cells: Array, materials: list[int]) -> Array:
-    """Puts one of each material on different cells of a mask; beside one of grass there is grass, two further."""
+    """Places one of each material on different cells of a mask; next to one of grass there is grass, two further."""
     size, free = terrain.shape[0], cells.reshape(-1)
     flat = terrain.reshape(-1)
     for index, material in enumerate(materials):
@@ -55,6 +55,6 @@ def _with_each(key: Array, terrain: Array, cells: Array, materials: list[int]) -
 
 
 def _turned(key: Array, terrain: Array, start: Array) -> tuple[Array, Array]:
-    """Exchanges rows and columns, or not: the rock is above or on the left."""
+    """Swaps rows and columns at random: the rock is above or on the left."""
     exchanged = jax.random.bernoulli(key)
     return jnp.where(exchanged, terrain.T, terrain), jnp.where(exchanged, start[::-1], start)

@@ -1,4 +1,4 @@
-"""The donor game: what is given doubles on the way, and a donor sees what its recipient gave before."""
+"""The donor game: gifts double on the way, and a donor sees what its recipient gave before."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,15 @@ START_WEALTH, MULTIPLIER = 10.0, 2.0
 
 @struct.dataclass
 class DonorState:
-    """Where N agents stand.
+    """State of N agents.
 
     Attributes:
         task: the task of the episode.
         wealth: float32 `[N]`.
-        trace: float32 `[N, L]`, what the agent did last as a donor, what the recipient of that had done before, and
-            so on; zero where nobody had.
-        known: bool `[N, L]`, whether there is such a step.
-        round: int32, rounds played.
+        trace: float32 `[N, L]`, the agent's last action as a donor, the previous action of the recipient of that, and
+            so on; zero if there is none.
+        known: bool `[N, L]`, whether there is such an action.
+        round: int32, number of rounds played.
     """
 
     task: Task
@@ -36,33 +36,33 @@ class DonorState:
 def make_environment(
     num_agents: int = 12, *, num_rounds: int = 12, trace_length: int = 3, punishment: bool = False
 ) -> Environment:
-    """Makes a donor game of N agents, of whom one half gives to the other half in every round.
+    """Makes a donor game of N agents, half of whom give to the other half in every round.
 
-    A donor with wealth w that acts x loses `|x| w`; its recipient gets `2 x w`, and loses what that is with a negative
-    x (at most all it has). The task is `{"order": int32 [N], "swapped": bool}`: the places of the agents in the
-    schedule, and whether donors and recipients change roles. The observation has leaves with a leading agent axis:
-    `donor` (whether the agent is one; actions of the others are ignored), the own `wealth` and that of the
-    `recipient`, and the recipient's `trace` and `known` (`[L]`; zeros for those who are not donors). It does not tell
-    the round. The reward is the change of the wealth.
+    A donor with wealth w that takes action x loses `|x| w`; its recipient gains `2 x w`, which for negative x is a loss
+    (of at most all it has). The task is `{"order": int32 [N], "swapped": bool}`: the places of the agents in the
+    schedule, and whether donors and recipients swap roles. The observation has leaves with a leading agent axis:
+    `donor` (whether the agent is one; actions of the others are ignored), its own `wealth` and that of the `recipient`,
+    and the recipient's `trace` and `known` (`[L]`; zeros for agents that are not donors). It does not contain the
+    round. The reward is the change of the wealth.
 
     Args:
         num_agents: N, even.
-        num_rounds: after which the game ends. Nobody meets the same partner twice in N - 1 rounds; later ones repeat
-            the schedule with roles exchanged.
-        trace_length: L; 1 is what the recipient gave last.
-        punishment: True allows actions in `[-1, 0)`.
+        num_rounds: number of rounds. No pair meets twice within N - 1 rounds; later rounds repeat the schedule with
+            swapped roles.
+        trace_length: L; with 1, the trace holds only the recipient's last gift.
+        punishment: whether actions in `[-1, 0)` are allowed.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: an odd or too small number of agents, or a count below 1.
+        ValueError: the number of agents is odd or too small, or a count is below 1.
 
     References:
         Vallinder and Hughes (2024), Cultural Evolution of Cooperation among LLM Agents, section 3.
 
-    Deviation: with 12 agents in 12 rounds one pair per agent meets twice (there are 11 partners), with roles
-    exchanged; roles alternate but for one round per agent.
+    Deviation: with 12 agents in 12 rounds, each agent meets one partner twice (there are 11 partners), with swapped
+    roles; roles alternate except in one round per agent.
     """
     if num_agents < 2 or num_agents % 2:
         raise ValueError(f"`num_agents` must be even and at least 2, got {num_agents}; try 12.")
@@ -143,17 +143,18 @@ def make_environment(
 
 
 def round_robin(num_agents: int, num_rounds: int) -> np.ndarray:
-    """Schedules rounds in which everybody has a partner, by the circle method.
+    """Schedules rounds in which every agent has a partner, by the circle method.
 
-    In round r, agent N - 1 meets agent r and agents r + k and r - k (modulo N - 1) meet, k = 1 .. N/2 - 1. Who gives
-    alternates with k and r, so that roles alternate but when an agent meets agent N - 1 (who always alternates).
+    In round r, agent N - 1 meets agent r, and agents r + k and r - k (modulo N - 1) meet, k = 1 .. N/2 - 1. The donor
+    alternates with k and r, so that roles alternate except when an agent meets agent N - 1 (which always alternates).
 
     Args:
         num_agents: N, even.
         num_rounds: R.
 
     Returns:
-        int32 `[R, 2, N / 2]`, donors and their recipients. Rounds after N - 1 are those again, with roles exchanged.
+        int32 `[R, 2, N / 2]`, donors and their recipients. Rounds after N - 1 repeat the earlier ones with swapped
+        roles.
     """
     circle, rounds = num_agents - 1, []
     for index in range(num_rounds):

@@ -1,4 +1,4 @@
-"""A limit of effort that no task speaks of: how somebody is to behave, whatever is to be done."""
+"""A limit of effort that is part of no task: a rule of behaviour, whatever the task is."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,28 +14,28 @@ from jaxagents.types import Array, Environment, State, Task, TimeStep
 
 @struct.dataclass
 class EffortState:
-    """State of the environment inside, and the rewards for little effort so far, float32."""
+    """State of the wrapped environment, and the sum of effort rewards so far, float32."""
 
     inner: State
     total: Array
 
 
 def with_effort(environment: Environment, *, limit: float = 0.4, scale: float = 0.0) -> Environment:
-    """Makes an environment in which actions shall not be larger than need be.
+    """Makes an environment in which actions should not be larger than necessary.
 
-    The reward for a step is `-max(0, max_d |a_d| - limit)`; `info["metrics"]["effort_reward"]` is its sum over the
-    episode, whether it is paid or not.
+    The effort reward of a step is `-max(0, max_d |a_d| - limit)`; `info["metrics"]["effort_reward"]` is its sum over
+    the episode, whether it is part of the reward or not.
 
     Args:
-        environment: of actions in [-1, 1].
-        limit: of an action, in (0, 1].
-        scale: of what is added to the rewards of the world; 0: it is not rewarded.
+        environment: environment with actions in [-1, 1].
+        limit: limit of an action, in (0, 1].
+        scale: weight of the effort reward in the reward of the world; 0: it is not added.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: actions are not bounded, or `limit` is out of its range.
+        ValueError: the actions are not bounded, or `limit` is out of its range.
 
     References:
         Glazer, Navon, Shamsian and Fetaya (2024), Multi Task Inverse Reinforcement Learning for Common Sense Reward

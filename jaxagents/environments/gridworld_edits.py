@@ -1,4 +1,4 @@
-"""Small changes of mazes, for curricula that go on from levels they know (ACCEL)."""
+"""Small edits of mazes, for curricula that evolve known levels (ACCEL)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,15 @@ from jaxagents.types import Array, Task
 
 
 def edit_layout(key: Array, task: Task, *, num_edits: int = 5) -> Task:
-    """Turns cells of a maze into walls and back; what would cut the goal off, or hit start or goal, is left out.
+    """Turns cells of a maze into walls and back, except edits that cut off the goal, or hit start or goal.
 
     Args:
         key: PRNG key.
-        task: of `contextual_gridworld`.
-        num_edits: cells, drawn uniformly with repetition.
+        task: task of `contextual_gridworld`.
+        num_edits: number of cells, drawn uniformly with replacement.
 
     Returns:
-        The task; start and goal stay.
+        The task; start and goal are unchanged.
 
     Raises:
         ValueError: `num_edits` is not positive.
@@ -24,7 +24,7 @@ def edit_layout(key: Array, task: Task, *, num_edits: int = 5) -> Task:
     References:
         Parker-Holder et al. (2022), Evolving curricula with regret-based environment design, section 4.
 
-    Deviation: walls only; the paper's editor also moves the goal.
+    Deviation: only walls are edited; the paper's editor also moves the goal.
     """
     if num_edits < 1:
         raise ValueError(f"`num_edits` must be at least 1, got {num_edits}; try 5.")

@@ -16,24 +16,24 @@ ROOM = 6
 
 
 def make_environment(*, min_length: int = 8, max_length: int = 12, max_steps: int = 36) -> Environment:
-    """Makes a quest of the kind `doorkey` in layouts of two sorts, on a grid of 12 x 12 cells.
+    """Makes a quest of the kind `doorkey` with two types of layouts, on a grid of 12 x 12 cells.
 
-    Five of six have a hall of 1 to 5 cells a side, in one of whose corners the agent begins, and whose way out is in
-    the opposite one. From there a corridor that turns back every five cells leads to the treasure; nothing is locked.
-    The sixth has two rooms of `quest` with key and door, on 6 x 6 cells. Halls, lengths, and where the layout lies on
-    the grid and how it is turned are drawn, so that a cell of the grid says little about how far the way was that led
-    there.
+    Five of six layouts have a hall of 1 to 5 cells per side; the agent starts in one of its corners, and the exit is in
+    the opposite one. From there, a corridor that turns back every five cells leads to the treasure; nothing is locked.
+    The sixth layout has two rooms of `quest` with key and door, on 6 x 6 cells. Halls, lengths, and the position and
+    orientation of the layout on the grid are drawn, so that a cell of the grid says little about the length of the way
+    to it.
 
     Args:
-        min_length: cells of the shortest corridor, the treasure's included.
-        max_length: of the longest one, at most 17.
+        min_length: cells of the shortest corridor, including the treasure's.
+        max_length: cells of the longest corridor, at most 17.
         max_steps: steps before truncation.
 
     Returns:
         The environment, with the tasks and observations of `quest`.
 
     Raises:
-        ValueError: lengths are out of their range, or there is no time for the longest corridor, or see `quest`.
+        ValueError: lengths are out of their range, the longest corridor takes too many steps, or see `quest`.
     """
     path = _corridor()
     if not 1 <= min_length <= max_length <= len(path):
@@ -63,7 +63,7 @@ def draw_hall(hall: Array, length: Array, down: Array) -> Task:
     """Draws a layout before it is turned: the hall on the left, the corridor on the right.
 
     Args:
-        hall: int32 `[]`, cells of its side, from 1 to 5.
+        hall: int32 `[]`, cells per side of the hall, from 1 to 5.
         length: int32 `[]`, cells of the corridor.
         down: int32 `[]`, rows above the layout, from 0 to 6.
 
@@ -73,7 +73,7 @@ def draw_hall(hall: Array, length: Array, down: Array) -> Task:
     size, path = 2 * ROOM, jnp.asarray(_corridor())
     rows, columns = jnp.arange(size)[:, None], jnp.arange(size)[None]
     free = (rows < hall) & (columns < ROOM) & (columns >= ROOM - hall)
-    free |= (rows == 0) & (columns == ROOM)  # The way out, in the wall between both.
+    free |= (rows == 0) & (columns == ROOM)  # The exit, in the wall between hall and corridor.
     corridor = jnp.zeros((size, size), bool).at[path[:, 0], path[:, 1]].set(jnp.arange(len(path)) < length)
     shift = jnp.stack([down, jnp.zeros_like(down)]).astype(jnp.int32)
     nowhere = jnp.full(2, -1, jnp.int32)
@@ -90,7 +90,7 @@ def draw_hall(hall: Array, length: Array, down: Array) -> Task:
 
 
 def _corridor() -> np.ndarray:
-    """Returns the cells of the longest corridor from the way out on, `[17, 2]`: three rows, joined at their ends."""
+    """Returns the cells of the longest corridor, starting at the exit, `[17, 2]`: three rows, joined at their ends."""
     last = 2 * ROOM - 1
     there = [(0, column) for column in range(ROOM + 1, last + 1)]
     back = [(2, column) for column in range(last, ROOM, -1)]
@@ -103,7 +103,7 @@ def _two_rooms(key: Array) -> Task:
 
 
 def _placed(task: Task, down: Array, right: Array) -> Task:
-    """Puts a smaller layout into a grid full of walls."""
+    """Places a smaller layout into a grid full of walls."""
     walls = jax.lax.dynamic_update_slice(jnp.ones((2 * ROOM, 2 * ROOM), bool), task["walls"], (down, right))
     shift = jnp.stack([down, right]).astype(jnp.int32)
     places = {name: task[name] + shift for name in ("start", "treasure", "key", "door")}
@@ -111,7 +111,7 @@ def _placed(task: Task, down: Array, right: Array) -> Task:
 
 
 def _turned(turn: Array, task: Task) -> Task:
-    """Mirrors rows, columns, and exchanges both, or not, by the three bits of a number."""
+    """Mirrors rows, mirrors columns, and swaps both, each or not, by the three bits of a number."""
     size = 2 * ROOM
     mirrors_rows, mirrors_columns, exchanges = (turn // 2**bit % 2 == 1 for bit in range(3))
 

@@ -1,4 +1,4 @@
-"""Environments that are no array programs: simulators on the host, stepped many at a time."""
+"""Environments that are not array programs: simulators on the host, stepped many at a time."""
 
 import traceback
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from jaxagents.types import Environment, PyTree
 
 
 class HostStep(NamedTuple):
-    """What B simulators say after a reset or a step; numpy, leaves `[B, ...]`.
+    """Result of a reset or a step of B simulators; numpy, leaves `[B, ...]`.
 
     Attributes:
-        observation: to act on: where an episode has ended, that of the next one.
-        reward: float32, of the step.
+        observation: observation to act on: if an episode has ended, the first one of the next episode.
+        reward: float32, reward of the step.
         terminated: bool.
         truncated: bool.
-        next_observation: the true successor, also where an episode has ended.
-        action_mask: bool `[B, A]`, at `observation`; None when every action always is allowed.
-        next_action_mask: bool `[B, A]`, at `next_observation`.
-        success: float32, 1 or 0, of the episode that the step belongs to; NaN for simulators that do not tell.
+        next_observation: true successor of the step, even if an episode has ended.
+        action_mask: bool `[B, A]`, for `observation`; None if every action is always allowed.
+        next_action_mask: bool `[B, A]`, for `next_observation`.
+        success: float32, 1 or 0, of the episode that the step belongs to; NaN if the simulator does not tell.
     """
 
     observation: PyTree
@@ -40,7 +40,7 @@ class HostBatch(NamedTuple):
     Attributes:
         reset: `(seeds int64 [B]) -> HostStep`.
         step: `(action [B, ...]) -> HostStep`.
-        close: ends their processes.
+        close: ends the processes of the simulators.
     """
 
     reset: Callable[[np.ndarray], HostStep]
@@ -50,11 +50,11 @@ class HostBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HostEnvironment(Environment):
-    """An environment on the host, for `rollouts.host`; its functions of arrays refuse to be called.
+    """An environment on the host, for `rollouts.host`; its functions of arrays raise an error when called.
 
     Attributes:
         make_batch: `(num_envs) -> HostBatch`.
-        num_actions: A, of the masks; None where there are none.
+        num_actions: A, number of actions in the masks; None if there are no masks.
     """
 
     make_batch: Callable[[int], HostBatch] = None
@@ -62,15 +62,15 @@ class HostEnvironment(Environment):
 
 
 def simulator_fault(name: str, call: str, error: BaseException) -> ValueError:
-    """Makes the error of a run whose simulator failed, in one line with the simulator's own words.
+    """Makes the error of a run whose simulator failed, in one line with the simulator's own message.
 
     Args:
-        name: of the environment.
-        call: what was asked of it: "make", "reset" or "step".
-        error: that it raised.
+        name: name of the environment.
+        call: name of the call: "make", "reset" or "step".
+        error: error that the call raised.
 
     Returns:
-        The error, with file and line of the simulator where they are known.
+        The error, with file and line of the simulator if they are known.
     """
     message = " ".join(str(error).split())
     if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
@@ -93,11 +93,11 @@ def make_host_environment(
     """Makes the record of an environment that is stepped on the host.
 
     Args:
-        name: for logs and messages.
+        name: name for logs and messages.
         make_batch: see `HostEnvironment`.
-        observation_space: of one simulator.
-        action_space: of one simulator.
-        max_steps: upper bound of the length of an episode.
+        observation_space: observation space of one simulator.
+        action_space: action space of one simulator.
+        max_steps: upper bound of the length of an episode, in steps.
         masked: whether there are action masks; needs a discrete action space.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Games that open with a few random moves, so that self-play sees more than the lines that it likes best."""
+"""Games that open with a few random moves, so that self-play sees more than its favourite lines."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from jaxagents.types import Array, Discrete, Environment, State, Task, TimeStep
 def random_openings(environment: Environment, max_moves: int) -> Environment:
     """Plays 0 to `max_moves` random moves at every reset; a move that would end the game is not played.
 
-    The number of moves is uniform, and so is every move among the allowed ones. Nobody is paid for them.
+    The number of moves is uniform, and so is every move among the allowed ones. These moves earn no rewards.
 
     Args:
-        environment: with discrete actions, without automatic resets.
-        max_moves: of all players together; 0 changes nothing.
+        environment: environment with discrete actions, without automatic resets.
+        max_moves: maximum number of moves of all players together; 0 changes nothing.
 
     Returns:
         The environment, with the same states.
@@ -46,7 +46,7 @@ def random_openings(environment: Environment, max_moves: int) -> Environment:
             return jax.tree.map(lambda new, old: jnp.where(played, new, old), following, current)
 
         state, timestep = jax.lax.fori_loop(0, max_moves, move, start)
-        # What resets say beside the position stays as it was, such as whose turn it is to be paid.
+        # Everything else from the reset is kept, such as which player the next reward belongs to.
         return state, timestep.replace(reward=start[1].reward, info=start[1].info)
 
     return replace(environment, reset=reset)

@@ -1,4 +1,4 @@
-"""Games of two players for one agent: somebody else takes the other seat."""
+"""Games of two players for one agent: an opponent takes the other seat."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -17,12 +17,12 @@ SampleTask = Callable[..., Task]
 
 @struct.dataclass
 class OneSeatState:
-    """A game and who is who in it.
+    """A game, and the agent's seat in it.
 
     Attributes:
         inner: state of the game.
-        seat: int32, the player that the agent is.
-        episode_return: float32, rewards of the agent in the episode so far.
+        seat: int32, index of the player that is the agent.
+        episode_return: float32, sum of the agent's rewards in the episode so far.
     """
 
     inner: State
@@ -36,16 +36,17 @@ def one_seat(
     *,
     own_info: Collection[str] = (),
 ) -> Environment:
-    """Shows a game of two players to one agent; the other player's moves are part of the dynamics.
+    """Presents a game of two players to one agent; the other player's moves are part of the dynamics.
 
-    The task `{"seat": int32, "game": task}` says which player the agent is. The other one moves inside `reset` and
-    `step` until it is the agent's turn or the game is over. `info["success"]` is set where the game ended with a
-    positive return of the agent.
+    The task `{"seat": int32, "game": task}` determines which player the agent is. The opponent moves inside `reset` and
+    `step` until it is the agent's turn or the game is over. `info["success"]` is set if the game ended with a positive
+    return for the agent.
 
     Args:
-        environment: a game of two players who take turns.
+        environment: game of two players who take turns.
         choose: `(key, state, timestep) -> action` of the other player.
-        own_info: entries of `info` that are of the agent's own move, whatever the other one does after it.
+        own_info: entries of `info` that keep their values from the agent's own move, whatever the opponent does after
+            it.
 
     Returns:
         The game as an environment with `num_players == 1`, a scalar reward and no `player`.
@@ -92,7 +93,7 @@ def one_seat(
 
 
 def with_seat(sample: SampleTask, seat: int | None) -> SampleTask:
-    """Makes the function that also draws the seat of the agent, or takes a fixed one."""
+    """Makes the function that draws a task and also the agent's seat, or uses a fixed seat."""
 
     def sample_task(key: Array, level: Array | None = None) -> Task:
         seat_key, game_key = jax.random.split(key)
@@ -103,17 +104,17 @@ def with_seat(sample: SampleTask, seat: int | None) -> SampleTask:
 
 
 def against(environment: Environment, opponent: Opponent | None = None) -> Environment:
-    """Shows a game of two players to one agent, see `one_seat`; the agent's seat is drawn uniformly.
+    """Presents a game of two players to one agent, see `one_seat`; the agent's seat is drawn uniformly.
 
     Args:
-        environment: a game of two players who take turns.
+        environment: game of two players who take turns.
         opponent: `(key, observation, action_mask) -> action`; None draws uniformly from the allowed actions.
 
     Returns:
         The game for one agent.
 
     Raises:
-        ValueError: not a game of two players.
+        ValueError: it is not a game of two players.
     """
     require_two_players(environment, "against")
     opponent = uniform_opponent(environment) if opponent is None else opponent
@@ -124,7 +125,7 @@ def uniform_opponent(environment: Environment) -> Opponent:
     """Makes the opponent that draws uniformly from the allowed actions.
 
     Args:
-        environment: with a discrete action space.
+        environment: environment with a discrete action space.
 
     Returns:
         `(key, observation, action_mask) -> action`.
@@ -144,7 +145,7 @@ def require_two_players(environment: Environment, wrapper: str) -> None:
     """Refuses games of other numbers of players.
 
     Raises:
-        ValueError: names the wrapper.
+        ValueError: it is not a game of two players; names the wrapper.
     """
     if environment.num_players != 2:
         raise ValueError(

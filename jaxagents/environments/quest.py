@@ -1,4 +1,4 @@
-"""Quests on a grid: keys, doors, lava and treasures whose worth depends on what was done before."""
+"""Quests on a grid: keys, doors, lava, and treasures whose value depends on what was done before."""
 
 from collections.abc import Sequence
 
@@ -20,15 +20,15 @@ GOAL, DOORKEY, LAVA, TIMER, MOVING, KEY_FIRST, CHARGER = range(len(KINDS))
 
 @struct.dataclass
 class QuestState:
-    """Where the agent is and what it did.
+    """The position of the agent, and what it did.
 
     Attributes:
         task: the task of the episode.
         position: int32 `[2]`, row and column.
         num_steps: int32, steps taken.
-        has_key: bool, the key was picked up.
-        charge: int32, steps spent on the charger.
-        found: bool, the treasure has paid in full.
+        has_key: bool, whether the key was picked up.
+        charge: int32, number of steps spent on the charger.
+        found: bool, whether the treasure has paid in full.
     """
 
     task: Task
@@ -50,44 +50,47 @@ def make_environment(
 ) -> Environment:
     """Makes a grid world of quests, which are tasks; `level` is an index into `kinds`.
 
-    An agent walks or stays. Walls, borders and, without the key, the door stop it; the key is picked up by walking
+    An agent walks or stays. Walls, borders and, without the key, the door block it; the key is picked up by walking
     over it. The first three kinds end when the treasure is reached, which pays 1; in the others, it pays in every step
-    that ends on it, until `max_steps` cuts the episode.
+    that ends on it, until `max_steps` truncates the episode.
 
-    - goal: walls in the way.
-    - doorkey: behind a wall with a locked door; the key lies on this side.
-    - lava: cells that end the episode without reward.
-    - timer: it pays -1 before `wait` steps have passed, and 1 from then on.
-    - moving: it goes to and fro on its row, one cell a step.
-    - key_first: it pays nothing without the key.
-    - charger: it pays the share of `wait` steps that were spent on the charger, at most 1.
+    - goal: there are walls in the way.
+    - doorkey: the treasure is behind a wall with a locked door; the key lies on the agent's side.
+    - lava: there are cells that end the episode without reward.
+    - timer: the treasure pays -1 before `wait` steps have passed, and 1 afterwards.
+    - moving: the treasure moves back and forth in its row, one cell per step.
+    - key_first: the treasure pays nothing without the key.
+    - charger: the treasure pays the share of `wait` steps that were spent on the charger, at most 1.
 
     `info["success"]` tells whether it has paid 1 in this episode. The observation float32 `[S, S, C]` has the channels
-    agent, wall and treasure; door, key, lava and charger where a kind has them; with `observe_hidden` the same number
-    in all cells (share of the wait, or of the way to and fro, that is over; 1 with the key; share of the charge); and
-    with several kinds one channel each. The task is `{"kind", "wait", "patrol": int32, "walls", "lava": bool [S, S],
-    "start", "treasure", "key", "door", "charger": int32 [2]}`, -1 where there is none.
+    agent, wall and treasure; door, key, lava and charger if a kind has them; with `observe_hidden`, a channel with the
+    same number in all cells (the share of the wait, or of the way back and forth, that has passed; 1 with the key; the
+    share of the charge); and with several kinds one channel for each. The task is `{"kind", "wait", "patrol": int32,
+    "walls", "lava": bool [S, S], "start", "treasure", "key", "door", "charger": int32 [2]}`, with position -1 for what
+    does not exist.
 
     Args:
-        kinds: of `quest_layouts.KINDS`, drawn uniformly when no level is asked for.
-        size: S, cells of a side.
-        max_obstacles: most walls of `goal` and cells of lava, drawn uniformly from 0; None for a quarter of the cells.
-        wait: steps of the timer and of a full charge; None for a quarter of `max_steps`.
-        observe_hidden: False shows the map as it was at the start: the key stays drawn, the treasure does not move.
-        max_steps: steps before truncation; None for the number of cells.
+        kinds: some of `quest_layouts.KINDS`, drawn uniformly if no level is given.
+        size: S, cells per side.
+        max_obstacles: maximum number of walls of `goal` and of cells of lava, drawn uniformly from 0; None: a quarter
+            of the cells.
+        wait: steps of the timer and of a full charge; None: a quarter of `max_steps`.
+        observe_hidden: False: the map is shown as at the start: the key stays visible, the treasure does not move.
+        max_steps: steps before truncation; None: the number of cells.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: an unknown kind, a grid smaller than 4, too many obstacles, or a limit that leaves no time.
+        ValueError: a kind is unknown, the grid is smaller than 4, there are too many obstacles, or a limit leaves no
+            time.
 
     References:
         Early, Bewley, Evers and Ramchurn (2022), Non-Markovian reward modelling from trajectory labels, section 4 (the
         last four kinds). Chevalier-Boisvert et al. (2023), Minigrid (doorkey and lava).
 
-    Deviation: of the first, cells in place of continuous positions. Of the second, the agent has no direction, takes
-        the key and opens the door by walking, sees all, and is paid 1 however long it took.
+    Deviation: from the first, cells in place of continuous positions. From the second, the agent has no direction,
+    takes the key and opens the door by walking, sees everything, and is paid 1 however long it took.
     """
     kinds = tuple(kinds)
     check_kinds(kinds)
@@ -150,7 +153,7 @@ def make_environment(
 
 
 def move(state: QuestState, action: Array) -> QuestState:
-    """Walks one step, and takes, charges and finds what is there."""
+    """Walks one step, and picks up the key, charges, and finds the treasure if it is there."""
     task = state.task
     target = jnp.clip(state.position + jnp.asarray(STEPS)[action], 0, task["walls"].shape[0] - 1)
     locked = _same(target, task["door"]) & ~state.has_key
@@ -165,7 +168,7 @@ def move(state: QuestState, action: Array) -> QuestState:
 
 
 def payment(state: QuestState) -> Array:
-    """Computes what the treasure pays to who is where the agent is now, float32 `[]`."""
+    """Computes the payment of the treasure at the agent's current position, float32 `[]`."""
     kind, wait = state.task["kind"], state.task["wait"]
     share = jnp.minimum(state.charge / wait, 1.0)
     worth = jnp.where(kind == TIMER, jnp.where(state.num_steps >= wait, 1.0, -1.0), 1.0)
@@ -181,7 +184,7 @@ def treasure(task: Task, time: Array) -> Array:
 
 
 def is_over(state: QuestState) -> Array:
-    """Computes whether the agent burnt, or reached a treasure that ends the episode."""
+    """Computes whether the agent entered lava, or reached a treasure that ends the episode."""
     burnt = state.task["lava"][state.position[0], state.position[1]]
     return burnt | ((state.task["kind"] <= LAVA) & _same(state.position, state.task["treasure"]))
 
@@ -190,7 +193,7 @@ def render(state: QuestState) -> str:
     """Draws the grid: `@` the agent, `G` the treasure, `K` key, `D` door, `C` charger, `~` lava, `#` walls.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         One line per row.

@@ -1,4 +1,4 @@
-"""What is known of quests from their observations alone: ways that are left, and advice that may be wrong."""
+"""What observations of quests reveal on their own: remaining distances, and advice that may be wrong."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,18 +15,18 @@ _ENDING = ("goal", "doorkey", "lava")
 
 
 def make_steps_left(kinds: Sequence[str] = ("doorkey",)) -> Callable[[Array], Array]:
-    """Makes the function that says of an observation how far the treasure is after each action.
+    """Makes the function that computes from an observation how far the treasure is after each action.
 
     Args:
-        kinds: of `quest.make_environment`, some of goal, doorkey and lava.
+        kinds: kinds of `quest.make_environment`, some of goal, doorkey and lava.
 
     Returns:
-        `(observation float32 [..., S, S, C]) -> float32 [..., A]`, the fewest steps from where the action leads; 0 at
-        the treasure, `inf` where there is no way left.
+        `(observation float32 [..., S, S, C]) -> float32 [..., A]`, the fewest steps from the cell that the action leads
+        to; 0 at the treasure, `inf` if it can no longer be reached.
 
     Raises:
-        ValueError: quests of other kinds, whose observations do not say how long there is to wait; later, observations
-            of other kinds or without the number that tells of the key.
+        ValueError: quests are of other kinds, whose observations do not show how long to wait; in a call, observations
+            are of other kinds or lack the number that tells of the key.
     """
     kinds = tuple(kinds)
     check_kinds(kinds)
@@ -57,17 +57,17 @@ def make_steps_left(kinds: Sequence[str] = ("doorkey",)) -> Callable[[Array], Ar
 def make_advice(
     kinds: Sequence[str] = ("doorkey",), *, wrong_share: float = 0.0, good: float = 1.0, bad: float = 0.0, seed: int = 0
 ) -> Callable[[Array], Array]:
-    """Makes a script that calls every action of a quest good or bad, and is wrong about a share of them.
+    """Makes a script that labels every action of a quest as good or bad, and is wrong about a share of them.
 
-    Good are the actions that lead nearer to the treasure. Whether it is wrong is a matter of observation and action:
-    asked again, it says the same.
+    Good are the actions after which the treasure is nearest. Errors are determined by observation and action: asked
+    again, the script gives the same answer.
 
     Args:
         kinds: see `make_steps_left`.
-        wrong_share: probability that a pair of observation and action has the wrong value; 0.5 says nothing.
+        wrong_share: probability that a pair of observation and action has the wrong value; 0.5 gives no information.
         good: value of good actions.
         bad: value of bad actions.
-        seed: of what it is wrong about.
+        seed: seed of the errors.
 
     Returns:
         `(observation [..., S, S, C]) -> float32 [..., A]`, `good` or `bad` for each action.
@@ -88,15 +88,15 @@ def make_advice(
 
 
 def make_potential(kinds: Sequence[str] = ("doorkey",), *, scale: float = 0.05) -> Callable[[Array], Array]:
-    """Makes the potential that is `-scale` for every step that is left to the treasure.
+    """Makes the potential that is `-scale` for every remaining step to the treasure.
 
     Args:
         kinds: see `make_steps_left`.
-        scale: positive, in units of the reward.
+        scale: positive factor, in units of the reward.
 
     Returns:
-        `(observation [..., S, S, C]) -> float32 [...]`. The step that is about to be taken counts; where there is no
-        way, S * S steps do.
+        `(observation [..., S, S, C]) -> float32 [...]`. The next step counts, too; if the treasure cannot be reached, S
+        * S steps count.
 
     Raises:
         ValueError: the kinds do not fit.
@@ -111,7 +111,7 @@ def make_potential(kinds: Sequence[str] = ("doorkey",), *, scale: float = 0.05) 
 
 
 def _state_of(planes: dict[str, Array], kind_planes: Array, kinds: tuple[str, ...]) -> QuestState:
-    """Returns the state that is seen, at time 0."""
+    """Returns the state that an observation shows, at time 0."""
     size = planes["agent"].shape[0]
     nothing, zero = jnp.zeros((size, size)), jnp.zeros((), jnp.int32)
     kind = jnp.argmax(kind_planes[0, 0]) if len(kinds) > 1 else 0
@@ -131,17 +131,17 @@ def _state_of(planes: dict[str, Array], kind_planes: Array, kinds: tuple[str, ..
 
 
 def _place(plane: Array) -> Array:
-    """Returns row and column of the marked cell, -1 where there is none."""
+    """Returns row and column of the marked cell; -1 if there is none."""
     cell = jnp.stack(jnp.divmod(jnp.argmax(plane.reshape(-1)), plane.shape[1]))
     return jnp.where(jnp.any(plane > 0.5), cell, -1).astype(jnp.int32)
 
 
 def _uniform(observation: Array, num_actions: int, seed: int) -> Array:
-    """Returns a number in [0, 1) for each observation `[..., S, S, C]` and action, `[..., A]`, always the same."""
+    """Returns a fixed number in [0, 1) for each observation `[..., S, S, C]` and action, `[..., A]`."""
     words = jax.lax.bitcast_convert_type(observation.astype(jnp.float32), jnp.uint32)
     words = words.reshape(*observation.shape[:-3], -1)
     weights = jax.random.bits(jax.random.key(seed), (words.shape[-1], num_actions), jnp.uint32)
-    # Floats that stand for a mark have their upper bits set alone, and products keep these in place: fold them down.
+    # Floats that mark cells have only their upper bits set, and products keep these in place, so they are folded down.
     mixed = jnp.matmul(words ^ (words >> 16), weights)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)

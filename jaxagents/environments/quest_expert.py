@@ -1,4 +1,4 @@
-"""Shortest ways through quests, and what is left to do from every state."""
+"""Shortest paths through quests, and the remaining distance from every state."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,14 @@ from jaxagents.types import Array, Task
 
 
 class Ways(NamedTuple):
-    """Fewest steps between cells of one layout, float32 `[S, S]`, `inf` where there is no way.
+    """Fewest steps between cells of one layout, float32 `[S, S]`, `inf` if there is no path.
 
     Attributes:
-        to_treasure: `[PATROL + 1, S, S]`, to the cell so far right of its first one, through the open door.
-        past_door: to its first cell, while the door is locked.
-        to_key: while the door is locked.
-        to_charger: where there is one.
+        to_treasure: `[PATROL + 1, S, S]`, to the cell this far to the right of the treasure's first cell, through the
+            open door.
+        past_door: to the treasure's first cell, while the door is locked.
+        to_key: to the key, while the door is locked.
+        to_charger: to the charger, if there is one.
     """
 
     to_treasure: Array
@@ -29,13 +30,13 @@ class Ways(NamedTuple):
 
 
 def find_ways(task: Task) -> Ways:
-    """Computes the ways of a layout, once per task.
+    """Computes the shortest paths of a layout, once per task.
 
     Args:
-        task: of `quest.make_environment`.
+        task: task of `quest.make_environment`.
 
     Returns:
-        The ways.
+        The numbers of steps.
     """
     size = task["walls"].shape[0]
     free = ~(task["walls"] | task["lava"])
@@ -57,17 +58,17 @@ def distance(ways: Ways, state: QuestState) -> Array:
     """Computes the fewest steps until the treasure pays in full; 0 in the step in which it does.
 
     Args:
-        ways: of the task of the state.
-        state: `inner` of the environment's.
+        ways: paths for the task of the state.
+        state: state of the quest, the `inner` state of the environment's.
 
     Returns:
-        Float32 `[]`, `inf` where it never will. It may be more than the limit of steps leaves.
+        Float32 `[]`, `inf` if it never will. It may exceed the remaining steps.
     """
     task, wait = state.task, state.task["wait"]
     row, column = state.position
 
     def after(place: Array) -> Array:
-        # A kind without the place has an infinite way to it, whatever is read here.
+        # A kind without the place has an infinite distance to it, whatever is read here.
         return ways.to_treasure[0, place[0], place[1]]
 
     direct, to_key = after(state.position), ways.to_key[row, column]
@@ -76,14 +77,14 @@ def distance(ways: Ways, state: QuestState) -> Array:
     fewest = jnp.where(state.has_key, direct, without)
     fewest = jnp.where(task["kind"] == TIMER, jnp.maximum(direct, wait - state.num_steps), fewest)
     to_charger = ways.to_charger[row, column]
-    # The step onto the charger is the first one of the charge.
+    # The step onto the charger is the first step of the charge.
     charging = to_charger + (wait - state.charge) - (to_charger > 0.0) + after(task["charger"])
     fewest = jnp.where(task["kind"] == CHARGER, jnp.where(state.charge >= wait, direct, charging), fewest)
     return jnp.where(task["patrol"] > 0, _steps_to_meet(ways, state), fewest).astype(jnp.float32)
 
 
 def _steps_to_meet(ways: Ways, state: QuestState) -> Array:
-    """Computes the first time from now at which the agent can be where a treasure that moves is."""
+    """Computes the earliest time from now at which the agent can reach a moving treasure."""
     task, size = state.task, state.task["walls"].shape[0]
     times = jnp.arange(2 * size + 2 * PATROL)
     offsets = jax.vmap(lambda time: treasure(task, state.num_steps + time)[1])(times) - task["treasure"][1]

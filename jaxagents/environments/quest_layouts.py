@@ -1,4 +1,4 @@
-"""Layouts of quests: where walls, lava, key, door, charger and treasure of each kind lie."""
+"""Layouts of quests: positions of walls, lava, key, door, charger and treasure of each kind."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ PATROL = 3
 
 
 def sample_quest(key: Array, kind: Array, *, size: int, kinds: Sequence[str], max_obstacles: int, wait: int) -> Task:
-    """Draws a quest of one kind; every one can be solved.
+    """Draws a quest of one kind; every quest can be solved.
 
     Args:
         key: PRNG key.
-        kind: int32 `[]`, index into `KINDS`, of one of `kinds`.
-        size: S, cells of a side, at least 4.
-        kinds: that may be asked for; only their layouts are drawn.
-        max_obstacles: most walls of `goal` and cells of `lava`.
+        kind: int32 `[]`, index into `KINDS` of one of `kinds`.
+        size: S, cells per side, at least 4.
+        kinds: possible kinds; only their layouts are drawn.
+        max_obstacles: maximum number of walls of `goal` and of cells of `lava`.
         wait: steps, see `quest.make_environment`.
 
     Returns:
@@ -79,7 +79,7 @@ def _distinct_cells(key: Array, masks: Sequence[Array]) -> list[Array]:
 
 
 def _turned(key: Array, task: Task) -> Task:
-    """Mirrors a layout, or not, and exchanges its rows and columns, or not."""
+    """Mirrors a layout, or not, and swaps its rows and columns, or not."""
     mirrored, exchanged = jax.random.bernoulli(key, shape=(2,))
     size = task["walls"].shape[0]
 

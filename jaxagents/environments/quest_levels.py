@@ -1,4 +1,4 @@
-"""Quests with keys and doors in levels: how near things lie, and whether the door is locked, are typed fields."""
+"""Levels of quests with keys and doors: how near things lie, and whether the door is locked, as typed fields."""
 
 import math
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from jaxagents.types import Array, Environment, Task
 
 
 def graded(environment: Environment, limits: Sequence[int] = (1, 3, 6)) -> Environment:
-    """Gives quests with keys and doors levels from very easy ones to those that they are.
+    """Gives quests with keys and doors levels, from very easy ones to the original quests.
 
     A level has four fields: whether the door is locked (0 or 1), and how near start, key and treasure lie (0 to
-    `len(limits)`, see `prepare`). Its number is that of its fields in mixed radix, the first the most significant, so
-    that 0 is the easiest and the last one the quests as they are. Without a level, they are as they are, too; level -1
-    draws all fields uniformly.
+    `len(limits)`, see `prepare`). Its number is that of its fields in mixed radix, the first field being the most
+    significant, so that 0 is the easiest level, and the last level is that of the original quests, which are also drawn
+    without a level; level -1 draws all fields uniformly.
 
     Args:
-        environment: `quest.make_environment` with the kind doorkey alone.
-        limits: steps, increasing.
+        environment: `quest.make_environment` with only the kind doorkey.
+        limits: distances in steps, increasing.
 
     Returns:
-        The environment; everything but its tasks is as before.
+        The environment; everything but its tasks is unchanged.
 
     Raises:
-        ValueError: other quests, or limits that are not positive and increasing.
+        ValueError: the quests are of other kinds, or the limits are not positive and increasing.
     """
     limits = tuple(limits)
     if not limits or limits[0] < 1 or list(limits) != sorted(set(limits)):
@@ -52,20 +52,20 @@ def graded(environment: Environment, limits: Sequence[int] = (1, 3, 6)) -> Envir
 
 
 def with_hopeless(environment: Environment, share: float = 0.6) -> Environment:
-    """Takes the key away from a share of the quests that level -1 draws, so that nobody can win them.
+    """Removes the key from a share of the quests that level -1 draws, so that they cannot be solved.
 
-    The door stays locked, and all else is as in quests as they are: a broad distribution of tasks, many of which cannot
-    be done, as of games that are put together at random.
+    The door stays locked, and all else is as in the original quests: a broad distribution of tasks, many of which are
+    impossible, as in randomly generated games.
 
     Args:
-        environment: of `graded`.
-        share: of the levels drawn by level -1.
+        environment: environment of `graded`.
+        share: share of the levels drawn by level -1.
 
     Returns:
-        The environment; given levels, and quests without one, are as before.
+        The environment; given levels, and quests without a level, are unchanged.
 
     Raises:
-        ValueError: the share is out of [0, 1].
+        ValueError: the share is not in [0, 1].
     """
     require_between("share", share, 0.0, 1.0)
 
@@ -82,20 +82,20 @@ def with_hopeless(environment: Environment, share: float = 0.6) -> Environment:
 
 
 def field_sizes(limits: Sequence[int] = (1, 3, 6)) -> tuple[int, ...]:
-    """Returns how many values the fields locked, start, key and treasure have."""
+    """Returns the number of values of each of the fields locked, start, key and treasure."""
     return (2, *(len(limits) + 1,) * 3)
 
 
 def prepare(key: Array, task: Task, fields: Array, limits: Sequence[int]) -> Task:
-    """Draws the places of a quest anew, so near as its level says, on the sides of the door where they were.
+    """Redraws the places of a quest, as near as its level says, on the same sides of the door.
 
     Args:
         key: PRNG key.
-        task: of a quest with a key and a door.
-        fields: int32 `[4]`: 0 where door and key are taken away; the greatest distances, over rows and columns, from
-            the start to the key (or to the door that is not there), from the key to the door, and from the treasure to
-            the door, indices into `limits`, of which the one past the last sets no limit.
-        limits: increasing.
+        task: task of a quest with a key and a door.
+        fields: int32 `[4]`: 0 if door and key are removed; then the maximum distances, over rows and columns, from the
+            start to the key (or to the place of a removed door), from the key to the door, and from the treasure to the
+            door, as indices into `limits`, of which the one past the last means no limit.
+        limits: distances in steps, increasing.
 
     Returns:
         The task.
@@ -104,7 +104,7 @@ def prepare(key: Array, task: Task, fields: Array, limits: Sequence[int]) -> Tas
     size = walls.shape[0]
     rows, columns = jnp.mgrid[:size, :size]
     beyond = jnp.asarray((*limits, 2 * size))[fields]
-    # The wall is the column of the door, or its row.
+    # The wall is in the column of the door, or in its row.
     is_column = walls[door[0] - 1, door[1]] | walls[(door[0] + 1) % size, door[1]]
     offset = jnp.where(is_column, columns - door[1], rows - door[0])
     own = jnp.sign(offset) == jnp.sign(offset[task["start"][0], task["start"][1]])

@@ -1,4 +1,4 @@
-"""Dialogue shaping (Zhou, Peng and Riedl, 2023) in quests: what somebody tells of them, as triples to make true."""
+"""Dialogue shaping (Zhou, Peng and Riedl, 2023) in quests: facts about them, as triples that a player makes true."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -44,25 +44,26 @@ def make_overlap(
 ) -> Callable[[Array], Array]:
     """Makes the potential that is `scale` for every triple of a target graph that is true of the player.
 
-    `potential(s) = scale |G(s) & G*|`. With `ops.advice_rewards.potential_difference`, whoever makes more of the graph
-    true is paid at once, and pays back what it makes untrue.
+    `potential(s) = scale |G(s) & G*|`. With `ops.advice_rewards.potential_difference`, a player is rewarded at once for
+    making more of the graph true, and loses the reward again for what becomes untrue.
 
     Args:
-        kinds: of `quest.make_environment`, with a door and a key.
-        target: G*, some of `TRIPLES`: the answers that the player got.
-        scale: positive, in units of the reward.
+        kinds: kinds of `quest.make_environment`, with a door and a key.
+        target: G*, some of `TRIPLES`: the answers that the player received.
+        scale: positive weight, in units of the reward.
 
     Returns:
         `(observation [..., S, S, C]) -> float32 [...]`.
 
     Raises:
-        ValueError: an unknown triple, or kinds without a door; later, observations that do not show what is hidden.
+        ValueError: a triple is unknown, or the kinds have no door; in a call, if observations do not show what is
+            hidden.
 
     References:
         Zhou, Peng and Riedl (2023), Dialogue Shaping: Empowering Agents through NPC Interaction; Peng et al. (2023),
         Story Shaping (the overlap of the graphs as a reward).
 
-    Deviation: the dialogue is a list of triples; a language model asks and answers in the paper.
+    Deviation: the dialogue is a list of triples; in the paper, a language model asks and answers.
     """
     kinds, target = tuple(kinds), tuple(target)
     check_kinds(kinds)

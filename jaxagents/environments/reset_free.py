@@ -1,4 +1,4 @@
-"""Practice without resets: a task and the one that undoes it in turn, each from where the other left things."""
+"""Practice without resets: a task and the one that undoes it in turn, each from where the other ended."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +21,10 @@ class ResetFreeState:
 
     Attributes:
         inner: state of the wrapped environment.
-        task: that the session began with.
-        is_second: bool, the second task is on.
-        num_steps: int32, steps of the attempt.
-        session_steps: int32, steps since the last reset.
+        task: task with which the session began.
+        is_second: bool, whether the second task is active.
+        num_steps: int32, number of steps of the attempt.
+        session_steps: int32, number of steps since the last reset.
     """
 
     inner: State
@@ -36,14 +36,15 @@ class ResetFreeState:
 
 @struct.dataclass
 class Attempt:
-    """What `reset_free` shows: what is to be acted on, and how the step before ended.
+    """Observation of `reset_free`: what to act on, and how the previous step ended.
 
     Attributes:
-        observation: under the task that is on.
-        successor: of the step before, under the task that was on then; the observation itself unless the task changed.
-        terminated: bool, the step before succeeded, or was judged so.
-        truncated: bool, the attempt was given up.
-        success: bool, it did succeed.
+        observation: observation under the active task.
+        successor: successor of the previous step, under the task that was active then; equal to `observation` unless
+            the task changed.
+        terminated: bool, whether the previous step succeeded, or was judged as a success.
+        truncated: bool, whether the attempt was given up.
+        success: bool, whether it really succeeded.
     """
 
     observation: Array
@@ -61,18 +62,20 @@ def reset_free(
     judge: Callable[[Array], Array] | None = None,
     reset_every: int | None = None,
 ) -> Environment:
-    """Makes attempts at two tasks in turn, without resets in between, one long episode.
+    """Makes attempts at two tasks in turn, without resets in between, as one long episode.
 
-    An attempt ends with success, or is given up after `environment.max_steps` steps; the other task goes on from where
-    everything lies. Ends of attempts are part of observations, see `Attempt`, since those of episodes reset the world.
+    An attempt ends with success, or is given up after `environment.max_steps` steps; the other task continues from the
+    current state. The ends of attempts are part of observations, see `Attempt`, since the ends of episodes reset the
+    world.
 
     Args:
-        environment: whose resets put everything where the task says, and whose episodes terminate with success alone.
-        first: gives the task of a session, begun anew where everything lies.
-        second: gives the one that undoes it.
+        environment: environment whose resets place everything as the task says, and whose episodes terminate only with
+            success.
+        first: function that gives the task of a session, restarted from the current state.
+        second: function that gives the task that undoes it.
         judge: `(observation) -> bool []`, which ends attempts and pays 1, in place of the environment; None: the
-            environment does. A success that it does not see changes nothing.
-        reset_every: steps after which somebody resets the world to a task of its own; None: nobody ever does.
+            environment does. A success that the judge does not see changes nothing.
+        reset_every: number of steps after which the world is reset to a new task; None: never.
 
     Returns:
         The environment, whose observations are `Attempt`s.
@@ -106,7 +109,7 @@ def reset_free(
         over = judged | given_up
         is_second = state.is_second ^ over
         task = select(is_second, second(state.task, inner), first(state.task, inner))
-        # Also where the world holds an attempt for ended that the judge lets go on.
+        # Even if the world considers an attempt ended that the judge lets continue.
         onward = over | ended(timestep)
         resumed, following = environment.reset(reset_key, task)
         inner, observation = select(onward, (resumed, following.observation), (inner, timestep.observation))

@@ -1,4 +1,4 @@
-"""A world whose episodes each ask for one of several skills, which the observation names."""
+"""A world whose episodes each ask for one of several skills, which is part of the observation."""
 
 from dataclasses import replace
 
@@ -19,14 +19,14 @@ class SkillState:
 
 
 def make_skills(environment: Environment, *, num_skills: int) -> Environment:
-    """Makes a world whose task names one of several skills, each as likely as the others.
+    """Makes a world whose task names one of several skills, drawn uniformly.
 
-    The observation is that of the wrapped world as one vector, and behind it the skill, one-hot. What a skill is, only
-    rewards say, such as those of `learners.diayn`.
+    The observation is that of the wrapped world as one vector, followed by the one-hot skill. Skills are defined only
+    by rewards, such as those of `learners.diayn`.
 
     Args:
-        environment: of one agent.
-        num_skills: K.
+        environment: single-agent environment.
+        num_skills: K, number of skills.
 
     Returns:
         The environment, with `SkillState`; its tasks are `(task of the wrapped world, skill)`.

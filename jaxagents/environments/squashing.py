@@ -1,4 +1,4 @@
-"""The border between policies and environments of bounded continuous actions."""
+"""The interface between policies and environments with bounded continuous actions."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,26 +8,26 @@ from jaxagents.types import Array, Environment, State, TimeStep
 
 
 def squash_action(action: Array, action_space: Any) -> Array:
-    """Computes the action that an environment gets of what a policy gave: `tanh`, stretched to a bounded box.
+    """Computes an environment's action from a policy's action: `tanh`, scaled to a bounded box.
 
     Args:
-        action: of a policy: samples before the squashing where the space is a bounded `Box`.
-        action_space: of the environment.
+        action: action of a policy: a sample before squashing if the space is a bounded `Box`.
+        action_space: action space of the environment.
 
     Returns:
-        The action; what a policy of another space gave is the action already.
+        The action; for other spaces, the policy's action is returned unchanged.
     """
     return squash(action, low=action_space.low, high=action_space.high) if is_bounded(action_space) else action
 
 
 def squash_actions(environment: Environment) -> Environment:
-    """Makes an environment take the actions of policies, see `squash_action`.
+    """Makes an environment that takes the actions of policies, see `squash_action`.
 
-    Policies act, remember and judge before the squashing, so that no log-probability inverts a saturated tanh. What
-    lets a policy act in an environment, as rollouts and evaluations do, puts this around it.
+    Policies act, store and evaluate actions before squashing, so that no log-probability inverts a saturated tanh. Code
+    that lets a policy act in an environment, such as rollouts and evaluations, applies this wrapper.
 
     Args:
-        environment: any; one without a bounded `Box` of actions is returned as it is.
+        environment: any environment; one without a bounded `Box` of actions is returned unchanged.
     """
     space = environment.action_space
     if not is_bounded(space):

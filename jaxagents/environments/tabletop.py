@@ -1,4 +1,4 @@
-"""A table on which pushers move discs to their goals: manipulation without a physics engine."""
+"""A table on which pushers move discs to goals: manipulation without a physics engine."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,7 +23,7 @@ CANDIDATES = 16
 
 @struct.dataclass
 class TabletopState:
-    """Where everything is.
+    """Positions on the table.
 
     Attributes:
         task: the task of the episode.
@@ -52,29 +52,30 @@ def make_environment(
     ends: bool = True,
     max_steps: int = 40,
 ) -> Environment:
-    """Makes a table of unit size with pushers, discs and places where one disc shall go.
+    """Makes a table of unit size with pushers, discs and goals, where one disc is to be pushed to one goal.
 
-    An action float32 `[2 P]` in [-1, 1] displaces every pusher by at most `gain * max_displacement` along each axis,
-    in four parts. After each, a disc that a pusher overlaps moves out of it along the line between their centres, and
-    `friction` times the pusher's motion across that line; discs push each other apart, walls stop them, and then they
-    stop pushers. Nothing goes on by itself. Without discs, the first pusher shall go to the goal itself.
+    An action float32 `[2 P]` in [-1, 1] displaces every pusher by at most `gain * max_displacement` along each axis, in
+    four substeps. After each, a disc that a pusher overlaps moves out of it along the line between their centres, and
+    by `friction` times the pusher's motion across that line; discs push each other apart, walls stop them, and blocked
+    discs stop pushers. There is no inertia. Without discs, the first pusher itself is to reach the goal.
 
     An episode ends with reward 1 and `info["success"]` when the asked disc is within 0.05 of the asked goal. The
-    observation float32 `[D]` is pushers, discs and goals, two numbers each, and which disc and which goal is asked for,
-    one of several each. The task is `{"pushers": [P, 2], "discs": [O, 2], "goals": [G, 2], "asked": int32 [2] (disc,
-    goal), "gain", "friction"}`: robots that differ are tasks, too. `level` is an index into `regions`.
+    observation float32 `[D]` consists of pushers, discs and goals, two numbers each, and one-hot vectors of the asked
+    disc and the asked goal, if there are several. The task is `{"pushers": [P, 2], "discs": [O, 2], "goals": [G, 2],
+    "asked": int32 [2] (disc, goal), "gain", "friction"}`: different robots are different tasks, too. `level` is an
+    index into `regions`.
 
     Args:
-        num_pushers: P.
-        num_discs: O; 0 leaves reaching.
-        num_goals: G.
-        regions: where discs start, each `[left, lower, right, upper]`; drawn uniformly when no level is asked for.
-        max_displacement: in sides of the table.
-        gain: of the actions; not observed.
-        friction: in [0, 1]; not observed.
-        progress_reward: added per unit of distance that the disc comes nearer to its goal.
-        raster: R gives pictures float32 `[R, R, 3]` of pushers, discs and goals instead, what is not asked for at half
-            strength; None gives numbers.
+        num_pushers: P, number of pushers.
+        num_discs: O, number of discs; 0 makes a reaching task.
+        num_goals: G, number of goals.
+        regions: regions in which discs start, each `[left, lower, right, upper]`; drawn uniformly if no level is given.
+        max_displacement: maximum displacement, in sides of the table.
+        gain: factor of the actions; not observed.
+        friction: friction in [0, 1]; not observed.
+        progress_reward: reward per unit of distance by which the disc gets nearer to its goal.
+        raster: R, for observations that are pictures float32 `[R, R, 3]` of pushers, discs and goals, with the ones not
+            asked for at half intensity; None: numbers.
         ends: whether success ends the episode; otherwise every step with success pays 1.
         max_steps: steps before truncation.
 
@@ -84,7 +85,7 @@ def make_environment(
     Raises:
         ValueError: a count, a region or a number is out of its range.
 
-    Deviation: circles and normals alone, after the pushing tasks of robot learning; no masses, no rotation.
+    Deviation: only circles and normals, after the pushing tasks of robot learning; no masses, no rotation.
     """
     check_counts(num_pushers=num_pushers, num_goals=num_goals, max_steps=max_steps)
     if num_discs < 0:
@@ -154,16 +155,16 @@ def make_environment(
 
 
 def push(pushers: Array, discs: Array, displacement: Array, *, friction: Array | float) -> tuple[Array, Array]:
-    """Moves the pushers, and out of their way what they meet.
+    """Moves the pushers, and pushes what they meet out of their way.
 
     Args:
         pushers: float32 `[P, 2]`.
         discs: float32 `[O, 2]`.
-        displacement: float32 `[P, 2]`, small against the discs.
-        friction: share of a pusher's motion along the edge of a disc that the disc goes along with.
+        displacement: float32 `[P, 2]`, small compared to the discs.
+        friction: share of a pusher's motion along the edge of a disc that the disc follows.
 
     Returns:
-        Pushers and discs afterwards.
+        Pushers and discs after the motion.
     """
     pushers = jnp.clip(pushers + displacement, PUSHER_RADIUS, 1.0 - PUSHER_RADIUS)
     normal, overlap = _overlaps(pushers, discs, PUSHER_RADIUS + DISC_RADIUS)
@@ -179,20 +180,20 @@ def push(pushers: Array, discs: Array, displacement: Array, *, friction: Array |
 
 
 def distance(state: TabletopState) -> Array:
-    """Computes how far the asked disc, or without discs the first pusher, is from the asked goal, float32 `[]`."""
+    """Computes the distance of the asked disc (without discs, the first pusher) to the asked goal, float32 `[]`."""
     disc, goal = state.task["asked"]
     moved = state.discs[disc] if state.discs.shape[0] else state.pushers[0]
     return jnp.linalg.norm(moved - state.task["goals"][goal])
 
 
 def reverse(task: Task) -> Task:
-    """Makes the task that undoes one: the asked disc starts at its goal, and shall go to where it started.
+    """Makes the task that undoes a task: the asked disc starts at its goal, and is to go back to its start.
 
     Args:
-        task: of a world with discs, or without, where the first pusher itself goes.
+        task: task of a world with discs, or without, in which case the first pusher itself goes back.
 
     Returns:
-        The task; everything else starts where it did.
+        The task; everything else starts in the same place.
     """
     disc, goal = task["asked"]
     moved, index = ("discs", disc) if task["discs"].shape[-2] else ("pushers", 0)
@@ -201,14 +202,14 @@ def reverse(task: Task) -> Task:
 
 
 def resume(task: Task, state: State) -> Task:
-    """Makes the task that begins with everything where it lies.
+    """Makes the task that starts with the current positions.
 
     Args:
-        task: gives goals and robot.
-        state: of the environment of `make_environment`.
+        task: task that gives goals and robot.
+        state: state of the environment of `make_environment`.
 
     Returns:
-        The task; discs that lie so near to a wall that no pusher comes behind them are put back off it.
+        The task; discs that lie so near to a wall that no pusher fits behind them are moved off it.
     """
     reachable = DISC_RADIUS + 2 * PUSHER_RADIUS
     table = state.inner
@@ -216,10 +217,10 @@ def resume(task: Task, state: State) -> Task:
 
 
 def undo(task: Task, state: State) -> Task:
-    """Makes the task that brings the asked disc back to where it started in another one, from where everything lies.
+    """Makes the task that brings the asked disc back to its start in another task, from the current positions.
 
     Args:
-        task: that is undone, see `reverse`.
+        task: task that is undone, see `reverse`.
         state: see `resume`.
     """
     return resume(reverse(task), state)
@@ -229,7 +230,7 @@ def render(state: TabletopState) -> str:
     """Draws the table in 20 x 20 characters: `G` the asked goal, `O` the asked disc, `g`, `o` the others, `@` pushers.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         One line per row, the upper edge first.
@@ -245,7 +246,7 @@ def render(state: TabletopState) -> str:
 
 
 def _overlaps(one: Array, other: Array, reach: float) -> tuple[Array, Array]:
-    """Returns directions from one to the other `[A, B, 2]`, and how deep they overlap, at least 0, `[A, B, 1]`."""
+    """Returns directions from one to the other `[A, B, 2]`, and depths of their overlaps, at least 0, `[A, B, 1]`."""
     between = other[None] - one[:, None]
     length = jnp.sqrt(jnp.sum(jnp.square(between), axis=-1, keepdims=True))
     normal = jnp.where(
@@ -255,14 +256,14 @@ def _overlaps(one: Array, other: Array, reach: float) -> tuple[Array, Array]:
 
 
 def _place_apart(key: Array, regions: Array) -> Array:
-    """Draws a place in each region `[K, 4]`, one after the other, at a distance from those before; float32 `[K, 2]`."""
+    """Draws a place in each region `[K, 4]`, one after the other, apart from the earlier ones; float32 `[K, 2]`."""
     count = regions.shape[0]
     drawn = jax.random.uniform(key, (count, CANDIDATES, 2))
     candidates = regions[:, None, :2] + drawn * (regions[:, None, 2:] - regions[:, None, :2])
     places = jnp.full((count, 2), jnp.inf, jnp.float32)
     for index in range(count):
         near = jnp.min(jnp.linalg.norm(candidates[index, :, None] - places[None], axis=-1), axis=-1)
-        # The first one that is far enough; the farthest where none is.
+        # The first one that is far enough; the farthest if none is.
         chosen = jnp.argmax(jnp.minimum(near, 2.5 * DISC_RADIUS))
         places = places.at[index].set(candidates[index, chosen])
     return places

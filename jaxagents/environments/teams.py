@@ -1,4 +1,4 @@
-"""What the agents of a team see: who they are, and what the team sees."""
+"""Observations of the agents of a team: their own identity, and the view of the whole team."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +13,13 @@ def agent_ids(environment: Environment) -> Environment:
     """Appends to every agent's observation the one-hot vector of its index, so that agents can share parameters.
 
     Args:
-        environment: with an agent axis and vectors as observations.
+        environment: environment with an agent axis and vectors as observations.
 
     Returns:
         The environment with observations float32 `[N, D + N]`.
 
     Raises:
-        ValueError: no agent axis, or observations that are not vectors.
+        ValueError: there is no agent axis, or the observations are not vectors.
     """
     size, num_agents = _require_vectors(environment, "agent_ids"), environment.num_agents
 
@@ -31,20 +31,20 @@ def agent_ids(environment: Environment) -> Environment:
 
 
 def team_view(environment: Environment) -> Environment:
-    """Shows every agent what the team sees beside its own observation, for critics that are there in training only.
+    """Shows every agent the view of the team beside its own observation, for critics that exist only in training.
 
-    The observation becomes `{"own": [N, D], "team": [N, S]}`. `team`, the same for all agents, is the world's own
-    state (`info["world_state"]`, `[S]`) where it gives one, else the observations of all agents in one vector, zeros
-    for those that `info["agent_mask"]` says are dead.
+    The observation becomes `{"own": [N, D], "team": [N, S]}`. `team`, the same for all agents, is the world's own state
+    (`info["world_state"]`, `[S]`) if it gives one, else the observations of all agents in one vector, with zeros for
+    those that are dead according to `info["agent_mask"]`.
 
     Args:
-        environment: with an agent axis and vectors as observations.
+        environment: environment with an agent axis and vectors as observations.
 
     Returns:
-        The environment; a policy that sees `own` alone can act without the team.
+        The environment; a policy that sees only `own` can act without the team.
 
     Raises:
-        ValueError: no agent axis, or observations that are not vectors.
+        ValueError: there is no agent axis, or the observations are not vectors.
 
     References:
         Lowe et al. (2017), "Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments", section 4.1;
@@ -69,13 +69,13 @@ def team_view(environment: Environment) -> Environment:
 
 
 def require_agents(environment: Environment) -> None:
-    """Refuses an environment whose observations, rewards and masks disagree with its number of agents.
+    """Refuses an environment whose observations, rewards and masks do not match its number of agents.
 
     Args:
-        environment: any; without an agent axis it is not looked at.
+        environment: any environment; without an agent axis, nothing is checked.
 
     Raises:
-        ValueError: with what disagrees.
+        ValueError: they do not match; says what does not.
     """
     if not environment.num_agents:
         return
@@ -92,7 +92,7 @@ def require_agents(environment: Environment) -> None:
 
 
 def _require_vectors(environment: Environment, wrapper: str) -> int:
-    """Returns the size of the observations of an agent."""
+    """Returns the size of an agent's observation."""
     space = environment.observation_space
     if not environment.num_agents:
         raise ValueError(f"`environment` of `{wrapper}` must have an agent axis, got {environment.name!r} without one.")

@@ -14,10 +14,10 @@ _PLACES = 3 ** np.arange(9)
 
 
 def make_perfect_player() -> Opponent:
-    """Makes the player that draws uniformly from the moves of the best outcome; it never loses.
+    """Makes the player that draws uniformly from the moves with the best outcome; it never loses.
 
     Returns:
-        `(key, observation [3, 3, 2] or [18] (own stones, theirs), action_mask) -> action`, for
+        `(key, observation [3, 3, 2] or [18] (own stones, opponent's stones), action_mask) -> action`, for
         `wrappers.against`.
     """
     table = jnp.asarray(best_moves())
@@ -33,10 +33,10 @@ def make_perfect_player() -> Opponent:
 
 @functools.cache
 def best_moves() -> np.ndarray:
-    """Computes bool `[19683, 9]`, the moves of the best outcome for the player to move.
+    """Computes bool `[19683, 9]`, the moves with the best outcome for the player to move.
 
-    A position is the number of which cell i gives `3^i` times 0 (free), 1 (own stone) or 2 (theirs). Positions that do
-    not occur have all moves.
+    The index of a position is the sum over cells i of `3^i` times 0 (free), 1 (own stone) or 2 (opponent's stone).
+    Positions that cannot occur have all moves.
     """
     table = np.ones((3**9, 9), bool)
 
@@ -47,7 +47,7 @@ def best_moves() -> np.ndarray:
         free = [cell for cell in range(9) if not board[cell]]
         if not free:
             return 0
-        # After a move the other player sees its own stones as 1.
+        # After a move, the other player sees its own stones as 1.
         turned = [tuple((0, 2, 1)[stone] for stone in (*board[:cell], 1, *board[cell + 1 :])) for cell in free]
         values = [-value(following) for following in turned]
         row = np.zeros(9, bool)

@@ -1,4 +1,4 @@
-"""Small functions on timesteps that environments and wrappers share."""
+"""Small functions on timesteps, shared by environments and wrappers."""
 
 from collections.abc import Mapping
 
@@ -16,11 +16,11 @@ def first_timestep(
     player: Array | None = None,
     info: Mapping[str, Array] | None = None,
 ) -> TimeStep:
-    """Makes the timestep of a reset: no reward yet, and the episode runs.
+    """Makes the timestep of a reset: there is no reward yet, and the episode has not ended.
 
     Args:
         observation: the first observation.
-        reward_shape: `()`, `(N,)` with agents or players.
+        reward_shape: `()`; `(N,)` with agents or players.
         action_mask: see `TimeStep`.
         player: see `TimeStep`.
         info: see `TimeStep`.
@@ -40,24 +40,24 @@ def first_timestep(
 
 
 def ended(timestep: TimeStep) -> Array:
-    """Returns where the step ended the episode, for either reason."""
+    """Returns whether the step ended the episode, for either reason."""
     return timestep.terminated | timestep.truncated
 
 
 def select(condition: Array, when_true: PyTree, when_false: PyTree) -> PyTree:
-    """Chooses between two pytrees of one structure by one scalar bool."""
+    """Selects between two pytrees of the same structure by a scalar bool."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), when_true, when_false)
 
 
 def restart(timestep: TimeStep, fresh: TimeStep) -> TimeStep:
-    """Makes the timestep of a step that ended an episode and began the next one.
+    """Makes the timestep of a step that ended an episode and started the next one.
 
-    What the next action is chosen from (`observation`, `action_mask`, `player`, `info["agent_mask"]`) is that of the
-    new episode; reward, flags and the rest of `info` stay those of the ended step.
+    The inputs of the next action (`observation`, `action_mask`, `player`, `info["agent_mask"]`) are those of the new
+    episode; reward, flags and the rest of `info` are those of the ended step.
 
     Args:
-        timestep: of the ended step.
-        fresh: of the reset.
+        timestep: timestep of the ended step.
+        fresh: timestep of the reset.
 
     Returns:
         The timestep.
@@ -71,14 +71,14 @@ def restart(timestep: TimeStep, fresh: TimeStep) -> TimeStep:
 
 
 def with_successor(timestep: TimeStep, successor: TimeStep) -> TimeStep:
-    """Puts the true successor into `info`, from which truncated episodes bootstrap.
+    """Adds the true successor to `info`, from which truncated episodes bootstrap.
 
     Args:
-        timestep: after an automatic reset.
-        successor: before it.
+        timestep: timestep after an automatic reset.
+        successor: timestep before it.
 
     Returns:
-        `timestep` with `info["next_observation"]` and, where there are masks, `info["next_action_mask"]` and
+        `timestep` with `info["next_observation"]` and, if there are masks, `info["next_action_mask"]` and
         `info["next_agent_mask"]`.
     """
     info = {**timestep.info, "next_observation": successor.observation}

@@ -1,4 +1,4 @@
-"""The T-maze: a cue seen once decides which way to turn at the end of a corridor (Bakker, 2001)."""
+"""The T-maze: a cue seen once determines which way to turn at the end of a corridor (Bakker, 2001)."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ UP, FORWARD, DOWN, BACK = range(4)
 
 @struct.dataclass
 class TMazeState:
-    """Where the agent is.
+    """State of the maze.
 
     Attributes:
         task: the task of the episode.
-        position: int32, cells walked from the start; the junction is at `task["corridor_length"]`.
+        position: int32, number of cells from the start; the junction is at `task["corridor_length"]`.
         num_steps: int32, steps taken.
     """
 
@@ -40,28 +40,28 @@ def make_environment(
     """Makes a T-maze.
 
     The observation float32 `[4]` is (goal is up, goal is down, corridor, junction). The goal shows only in the first
-    observation of an episode; afterwards exactly one of the last two is set. A policy without memory can do no better
-    than guess: it succeeds half the time. `info["success"]` is set in the step of a right turn.
+    observation of an episode; afterwards exactly one of the last two is set. A policy without memory can only guess,
+    and succeeds half the time. `info["success"]` is set in the step of a correct turn.
 
     The task is `{"goal": int32 (UP or DOWN), "corridor_length": int32}`.
 
     Args:
-        corridor_length: cells from the start to the junction; with several, `level` is an index into them, and they
-            are drawn uniformly when no level is asked for.
-        right_reward: reward of the right turn.
+        corridor_length: cells from the start to the junction; with several, `level` is an index into them, and they are
+            drawn uniformly if no level is given.
+        right_reward: reward of the correct turn.
         wrong_reward: reward of the wrong turn.
-        step_penalty: subtracted from the reward of every step.
-        max_steps: steps before truncation; None for three times the shortest solution.
+        step_penalty: penalty subtracted from the reward of every step.
+        max_steps: steps before truncation; None: three times the shortest solution.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: a corridor shorter than 1, or a limit that leaves no time for the solution.
+        ValueError: a corridor is shorter than 1, or the limit is too short for the solution.
 
     References:
         Bakker (2001), Reinforcement Learning with Long Short-Term Memory, section 3.
-    Deviation: rewards are 1 and -0.1 (4 and -0.1 in the paper), and standing still costs nothing unless asked for.
+    Deviation: rewards are 1 and -0.1 (4 and -0.1 in the paper), and by default standing still costs nothing.
     """
     lengths = (corridor_length,) if isinstance(corridor_length, int) else tuple(corridor_length)
     if not lengths or min(lengths) < 1:
@@ -125,7 +125,7 @@ def render(state: TMazeState) -> str:
     """Draws the maze: `@` the agent, `G` the goal.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         Three lines.

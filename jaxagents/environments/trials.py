@@ -17,8 +17,8 @@ class TrialState:
 
     Attributes:
         inner: state of the wrapped environment.
-        task: of all episodes.
-        episode: int32, episodes that are over.
+        task: task of all episodes of the trial.
+        episode: int32, number of finished episodes.
     """
 
     inner: State
@@ -27,20 +27,20 @@ class TrialState:
 
 
 def make_trials(environment: Environment, *, num_episodes: int) -> Environment:
-    """Makes a world whose episode is a trial: `num_episodes` episodes of the same task, one after the other.
+    """Makes a world whose episode is a trial: `num_episodes` consecutive episodes of the same task.
 
-    The observation is that of the wrapped world as one vector, and a last number that is 1 where an episode has just
-    ended: its observation is the first one of the next episode. A trial terminates with its last episode.
+    The observation is that of the wrapped world as one vector, and a last number that is 1 if an episode has just
+    ended, in which case the observation is the first one of the next episode. A trial terminates with its last episode.
 
     Args:
-        environment: of one agent.
-        num_episodes: of a trial.
+        environment: single-agent environment.
+        num_episodes: number of episodes of a trial.
 
     Returns:
         The environment, with `TrialState`.
 
     Raises:
-        ValueError: there are several agents or players, or no episodes.
+        ValueError: there are several agents or players, or `num_episodes` is below 1.
 
     References:
         Duan et al. (2016), RL^2: fast reinforcement learning via slow reinforcement learning, section 2.2.

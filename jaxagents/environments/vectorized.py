@@ -11,14 +11,14 @@ from jaxagents.types import Array, Environment, PyTree, State, TimeStep
 
 
 class VectorEnvironment(NamedTuple):
-    """A batch of environments that reset themselves; all random streams are folded in by global index.
+    """A batch of environments with automatic resets; all random streams are folded in by global index.
 
     Attributes:
         reset: `(key, index [B]) -> (state, timestep)`, leaves `[B, ...]`.
-        draw: `(key, index [B], num_steps) -> (draws, shared)`: everything random of the next `num_steps` steps, drawn
+        draw: `(key, index [B], num_steps) -> (draws, shared)`: all random numbers of the next `num_steps` steps, drawn
             in one batched call, because random bits are slow inside a loop. Leaves of `draws` are `[T, B, ...]`.
-        step: `(state, action [B, ...], draws_t, shared) -> (state, timestep)`. Where an episode ends, observation,
-            action mask and player come from a fresh reset; reward and flags stay those of the ended step, and
+        step: `(state, action [B, ...], draws_t, shared) -> (state, timestep)`. If an episode ends, observation, action
+            mask and player come from a new reset; reward and flags are those of the ended step, and
             `info["next_observation"]` (with masks, also `info["next_action_mask"]`) holds the true successor.
     """
 
@@ -33,11 +33,11 @@ def vectorize(
     """Batches an environment with automatic resets.
 
     Args:
-        environment: without automatic resets of its own.
-        reset_pool: None draws a fresh reset for every step of every environment, in one batched call: exact, and cheap
-            for array worlds. A number draws that many resets per call of `draw` and picks among them, for worlds whose
-            resets are expensive or whose states are large.
-        level: difficulty handed to `sample_task`.
+        environment: environment without its own automatic resets.
+        reset_pool: None: a new reset is computed for every step of every environment, in one batched call, which is
+            exact, and cheap for array worlds. A number: so many resets per call of `draw`, from which resets are
+            picked, for worlds whose resets are expensive or whose states are large.
+        level: difficulty that is passed to `sample_task`.
 
     Returns:
         The batch as a record of functions.

@@ -1,6 +1,6 @@
 """Functions that take an environment and return one.
 
-Order matters: what belongs to an episode goes inside `auto_reset`, as in `auto_reset(episode_statistics(environment))`.
+Order matters: wrappers of an episode go inside `auto_reset`, as in `auto_reset(episode_statistics(environment))`.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class AbsorbingState:
 
     Attributes:
         inner: state of the wrapped environment.
-        timestep: its last one.
+        timestep: last timestep of the environment.
     """
 
     inner: State
@@ -37,10 +37,10 @@ class AbsorbingState:
 
 
 def absorbing(environment: Environment) -> Environment:
-    """Makes a step after the end a no-op: nothing changes, the reward is zero, the last timestep is repeated.
+    """Makes steps after the end no-ops: nothing changes, the reward is zero, the last timestep is repeated.
 
     Args:
-        environment: one whose `step` may do anything after the end.
+        environment: environment whose `step` may do anything after the end.
 
     Returns:
         The environment, with `AbsorbingState`.
@@ -64,14 +64,14 @@ def auto_reset(environment: Environment) -> Environment:
     """Starts a new episode of a freshly sampled task in the step that ended the last one.
 
     After such a step, state, observation, `action_mask`, `player` and `info["agent_mask"]` are those of the new
-    episode; reward, flags and the rest of `info` are those of the ended step, and `info["next_observation"]` holds
-    its true successor, from which truncated episodes bootstrap. The key is there after every reset and step.
+    episode; reward, flags and the rest of `info` are those of the ended step, and `info["next_observation"]` holds its
+    true successor, from which truncated episodes bootstrap. This entry exists after every reset and step.
 
     Args:
-        environment: a reset of it is computed in every step, so this is for cheap resets.
+        environment: environment with cheap resets, as a reset is computed in every step.
 
     Returns:
-        The environment that never stays ended.
+        The environment, whose episodes restart automatically.
     """
 
     def reset(key: Array, task: Task) -> tuple[State, TimeStep]:
@@ -94,11 +94,11 @@ class EpisodeStatisticsState:
 
     Attributes:
         inner: state of the wrapped environment.
-        episode_return: float32, sum of the rewards of the episode so far.
-        episode_length: int32, its steps so far.
-        running: bool, the episode has not ended.
-        agent_mask: bool `[N]`, the agents that act in the next step; None where every agent does.
-        agent_return: float32 `[N]`, the returns of the agents of opposed teams; None elsewhere.
+        episode_return: float32, sum of the rewards in the episode so far.
+        episode_length: int32, number of steps in the episode so far.
+        running: bool, whether the episode has not ended.
+        agent_mask: bool `[N]`, agents that act in the next step; None if every agent always does.
+        agent_return: float32 `[N]`, returns of the agents of opposed teams; None otherwise.
     """
 
     inner: State
@@ -110,16 +110,16 @@ class EpisodeStatisticsState:
 
 
 def episode_statistics(environment: Environment, *, per_agent: bool = False) -> Environment:
-    """Adds the running totals `info["episode_return"]` and `info["episode_length"]`, this step included.
+    """Adds the running totals `info["episode_return"]` and `info["episode_length"]`, including the current step.
 
-    The return is the undiscounted sum of rewards; of their mean over the agents that acted where there is an agent
-    axis, and `[num_players]` in games. Both are zero after a reset and stand still after the end. Where teams are
-    opposed, whose mean says little, `info["metrics"]` has `episode_return_<team>`, the mean over its agents, and
+    The return is the undiscounted sum of rewards; with an agent axis, of the mean over the agents that acted, and in
+    games `[num_players]`. Both are zero after a reset and constant after the end. For opposed teams, whose mean says
+    little, `info["metrics"]` has `episode_return_<team>`, the mean over its agents, and
     `episode_return_agent_<number>`.
 
     Args:
-        environment: goes inside `auto_reset`, which starts the totals anew.
-        per_agent: adds the returns of agents of one team, too.
+        environment: environment; the wrapper goes inside `auto_reset`, which restarts the totals.
+        per_agent: whether to add the returns of the agents of a single team, too.
 
     Returns:
         The environment, with `EpisodeStatisticsState`.
@@ -181,13 +181,13 @@ def episode_statistics(environment: Environment, *, per_agent: bool = False) -> 
 
 
 def flatten_observation(environment: Environment) -> Environment:
-    """Concatenates the leaves of the observation to one float32 vector, `[N, D]` with agents and `[D]` without.
+    """Concatenates the leaves of the observation into one float32 vector, `[N, D]` with agents and `[D]` without.
 
     Args:
-        environment: any; the leaves are taken in the order of `jax.tree.leaves`.
+        environment: any environment; the leaves are concatenated in the order of `jax.tree.leaves`.
 
     Returns:
-        The environment with a `Box` of one axis as observation space.
+        The environment, whose observation space is a `Box` with one axis.
     """
     leading = 1 if environment.num_agents else 0
 
@@ -214,7 +214,7 @@ class TimeLimitState:
 
     Attributes:
         inner: state of the wrapped environment.
-        num_steps: int32, steps taken in the episode.
+        num_steps: int32, number of steps in the episode.
     """
 
     inner: State
@@ -225,11 +225,11 @@ def time_limit(environment: Environment, max_steps: int) -> Environment:
     """Truncates episodes that have not terminated after `max_steps` steps.
 
     Args:
-        environment: any.
-        max_steps: the limit, at least 1.
+        environment: any environment.
+        max_steps: limit in steps, at least 1.
 
     Returns:
-        The environment with the shorter of both limits.
+        The environment with the smaller of both limits.
 
     Raises:
         ValueError: `max_steps` is below 1.
@@ -263,7 +263,7 @@ class AlternatingState:
 
     Attributes:
         inner: state of the wrapped game.
-        player: int32, who acts next.
+        player: int32, index of the player who acts next.
     """
 
     inner: State
@@ -271,23 +271,23 @@ class AlternatingState:
 
 
 def alternating(environment: Environment) -> Environment:
-    """Shows a two-player zero-sum game as one stream of experience that both players act in.
+    """Presents a two-player zero-sum game as one stream of experience in which both players act.
 
-    The reward is that of the player who acted in the step, and `info["perspective"]` (float32) is +1 where the same
-    player acts next and -1 where the opponent does, so that the return seen by the player who acts at t is
+    The reward is that of the player who acted in the step, and `info["perspective"]` (float32) is +1 if the same player
+    acts next and -1 if the opponent does, so that the return of the player who acts at t is
 
     `G_t = r_t + discount * perspective_t * G_{t+1}`.
 
     `player` stays in the timestep; `perspective` is +1 after a reset.
 
     Args:
-        environment: a zero-sum game of two players who take turns.
+        environment: zero-sum game of two players who take turns.
 
     Returns:
         The game with `num_players == 1` and a scalar reward.
 
     Raises:
-        ValueError: not a game of two players.
+        ValueError: it is not a game of two players.
     """
     require_two_players(environment, "alternating")
 

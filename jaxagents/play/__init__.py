@@ -1,1 +1,1 @@
-"""A person or a model at a world, in the terminal."""
+"""Interactive play: a person or a model in a world, in the terminal."""

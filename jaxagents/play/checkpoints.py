@@ -1,4 +1,4 @@
-"""Several checkpoints of a language run on the same tasks, to be read side by side."""
+"""Plays several checkpoints of a language run on the same tasks, to compare them side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,24 +35,24 @@ def play_checkpoints(
 
     Args:
         path: run directory.
-        loaded: of that run; it plays where no checkpoints are named.
-        checkpoints: by their number in updates, "best" or "last", in order.
+        loaded: policy of that run, which plays if no checkpoints are named.
+        checkpoints: checkpoints by their number in updates, "best" or "last", in order.
         stage: see `load_policy`.
-        before: random parameters play first.
-        group_size: episodes per task; above 1 they are sampled, and their tokens have the advantages that the learner
-            of the run gives them, where it gives some.
-        num_episodes: tasks.
-        seed: of tasks and randomness.
-        greedy: of single episodes, see `make_player`.
+        before: whether the policy plays with random parameters first.
+        group_size: number of episodes per task; above 1 they are sampled, and their tokens have the advantages that the
+            learner of the run gives them, if any.
+        num_episodes: number of tasks.
+        seed: seed of tasks and randomness.
+        greedy: applies to single episodes, see `make_player`.
         held_out: see `make_player`.
         level: see `make_player`.
-        **settings: of `load_policy`.
+        **settings: arguments of `load_policy`.
 
     Returns:
-        Episodes by what played them; of every checkpoint in the order of the tasks.
+        Episodes by what played them; for every checkpoint in the order of the tasks.
 
     Raises:
-        ValueError: a checkpoint is not there, or `group_size` is not positive.
+        ValueError: a checkpoint does not exist, or `group_size` is not positive.
     """
     require_positive("group_size", group_size)
     environment = loaded.environment

@@ -1,4 +1,4 @@
-"""Episodes of a text world in which the policy, or a person in its place or in that of the world, speaks."""
+"""Episodes of a text world in which the policy speaks, or a person in place of the policy or of the world."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ from jaxagents.training.load import LoadedPolicy
 from jaxagents.types import Array, Environment, LanguagePolicy, Params, PyTree, State, TimeStep
 
 ROLES = ("none", "agent", "environment")
-_SHOWN = 30  # admissible actions that are listed
+_SHOWN = 30  # Number of admissible actions that are listed.
 
 
 def play_text(
@@ -48,21 +48,21 @@ def play_text(
     """Plays episodes of a language policy and shows them.
 
     Args:
-        loaded: the policy and its world.
-        person: reads and types.
-        role: of the person: "none" the policy plays, "agent" the person types the actions, "environment" the person
-            types the observations.
-        seed: of tasks and randomness.
-        num_episodes: episodes.
-        greedy: True takes the most probable tokens, False samples.
-        held_out: tasks that training never sees.
-        level: difficulty of the tasks; None draws it.
+        loaded: policy and its world.
+        person: person who reads and types.
+        role: role of the person: "none": the policy plays alone; "agent": the person types the actions; "environment":
+            the person types the observations.
+        seed: seed of tasks and randomness.
+        num_episodes: number of episodes.
+        greedy: True: the most probable tokens; False: sampled tokens.
+        held_out: whether to use tasks that training never sees.
+        level: difficulty of the tasks; None: it is drawn.
 
     Returns:
-        What was played; fewer episodes when a person stopped.
+        The played episodes; fewer if the person stopped.
 
     Raises:
-        ValueError: another `role`, or the policy is no language policy.
+        ValueError: the role is unknown, or the policy is not a language policy.
     """
     if role not in ROLES:
         raise ValueError(f"`role` must be {', '.join(ROLES[:-1])} or {ROLES[-1]}, got {role!r}.")
@@ -100,7 +100,7 @@ def act_as_agent(
     held_out: bool = True,
     level: int | None = None,
 ) -> list[Trajectory]:
-    """Lets a person type the actions; see `play_text`. What they see is what a policy would."""
+    """Lets a person type the actions; see `play_text`. They see the same as a policy."""
     interface = environment.text
     sample_task = jax.jit(partial(interface.sample_held_out_task if held_out else environment.sample_task, level=level))
     reset, step = jax.jit(environment.reset), jax.jit(environment.step)
@@ -131,9 +131,9 @@ def act_as_world(
     num_episodes: int = 1,
     greedy: bool = True,
 ) -> list[Trajectory]:
-    """Lets a person type what the policy sees; see `play_text`.
+    """Lets a person type the observations of the policy; see `play_text`.
 
-    An empty line ends an episode, an empty prompt is none. There are no rewards.
+    An empty line ends an episode; an empty prompt means no prompt. There are no rewards.
     """
     ask = partial(ask_words, person, words=environment.text.words, read=policy.lexicon.encode_words)
     answer = _make_answer(policy, environment.action_space.shape[0], greedy)
@@ -154,7 +154,7 @@ def act_as_world(
 def _type_observations(
     environment: Environment, policy: LanguagePolicy, person: Person, ask: Callable, answer: Callable, key: Array
 ) -> tuple[str, list[Turn], bool]:
-    """Types observations for the policy; returns the prompt, the turns, and whether there may be more lines."""
+    """Reads observations for the policy; returns the prompt, the turns, and whether there may be more lines."""
     prompt, words, chat = "", None, None
     turns: list[Turn] = []
     try:
@@ -181,7 +181,7 @@ def _type_actions(
     start: tuple[State, TimeStep],
     step: Callable[[State, Array | np.ndarray], tuple[State, TimeStep]],
 ) -> tuple[list[Turn], TimeStep]:
-    """Plays until the end of the episode or of the lines; returns the turns and the last time step."""
+    """Plays until the end of the episode or of the input; returns the turns and the last time step."""
     interface = environment.text
     turns: list[Turn] = []
     state, timestep = start
@@ -205,7 +205,7 @@ def _type_actions(
 
 
 def _rewards(environment: Environment, timestep: TimeStep) -> str | None:
-    """Says who got what, None for nothing."""
+    """Describes the rewards of all players; None if there are none."""
     rewards = np.atleast_1d(timestep.reward)
     if not rewards.any():
         return None
@@ -223,7 +223,7 @@ def _example(environment: Environment) -> str:
 
 
 def _make_answer(policy: LanguagePolicy, num_words: int, greedy: bool) -> Callable:
-    """Makes `(params, chat, observation, prompt, key) -> (chat, answer, valid)` of one conversation; None begins it."""
+    """Makes `(params, chat, observation, prompt, key) -> (chat, answer, valid)` of one conversation; None starts it."""
 
     @jax.jit
     def begin(params: Params, prompt: Array | None) -> conversation.Conversation:

@@ -1,4 +1,4 @@
-"""A person who types the words of a text world: what was meant, and what is nearest to it."""
+"""A person who types the words of a text world: how input is matched, and which options are the nearest."""
 
 import difflib
 import sys
@@ -14,15 +14,15 @@ from jaxagents.environments.text.words import read_words, sentence
 from jaxagents.language.tokenizers import phrase_reader
 from jaxagents.types import Environment, TimeStep
 
-_OFFERED = 3  # nearest words
+_OFFERED = 3  # Number of nearest words.
 
 
 class Person(NamedTuple):
-    """Who types.
+    """A person who types.
 
     Attributes:
-        ask: `(question, offers) -> str`, one line; EOFError when there is no more. `offers` complete what is typed.
-        tell: `(text) -> None`.
+        ask: `(question, offers) -> str`, one line; raises EOFError if there are no more. `offers` are completions.
+        tell: `(text) -> None`, shows a text.
     """
 
     ask: Callable[[str, Sequence[str]], str]
@@ -30,16 +30,16 @@ class Person(NamedTuple):
 
 
 def at_terminal() -> Person:
-    """Returns the person at stdin; what they read goes to stdout.
+    """Returns the person at stdin; what they read is written to stdout.
 
-    In a terminal, lines can be edited, and the tabulator completes; lines that are piped in are repeated.
+    In a terminal, lines can be edited, and the tab key completes; piped lines are echoed.
     """
     console = Console()
     interactive = sys.stdin.isatty()
 
     def ask(question: str, offers: Sequence[str]) -> str:
         if interactive:
-            with suppress(ImportError):  # Not everywhere.
+            with suppress(ImportError):  # Not available everywhere.
                 _complete(offers)
             return input(f"{question}> ")
         line = sys.stdin.readline()
@@ -67,14 +67,14 @@ def _complete(offers: Sequence[str]) -> None:
 
 
 def choose(text: str, options: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Finds what was meant by a line.
+    """Finds the option that a line means.
 
     Args:
-        text: as typed; spaces around words, their number and capitals do not matter.
-        options: what can be meant.
+        text: typed line; surrounding and repeated spaces and capital letters are ignored.
+        options: possible options.
 
     Returns:
-        The option, None where there is none, and the nearest ones then.
+        The option and an empty list; or None and the nearest options.
     """
     typed = " ".join(text.split())
     if typed in options:
@@ -89,9 +89,9 @@ def choose(text: str, options: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str]:
-    """Returns the texts of the actions that the world admits now; of all well-formed ones where it does not tell.
+    """Returns the texts of the actions that are admissible now, or of all well-formed ones if the world does not tell.
 
-    Where actions are too many to be listed, examples of them stand in for them, and the world does not tell.
+    If there are too many actions to list, the world does not tell, and examples are returned.
     """
     interface = environment.text
     if interface.actions is None:
@@ -101,11 +101,11 @@ def admissible_actions(environment: Environment, timestep: TimeStep) -> list[str
 
 
 def ask_action(person: Person, environment: Environment, offers: Sequence[str]) -> np.ndarray:
-    """Asks until a well-formed action is typed; where they cannot be listed, until words of the world are.
+    """Asks until a well-formed action is typed; if these cannot be listed, until words of the world are.
 
     Args:
-        person: types.
-        environment: a text world.
+        person: person who types.
+        environment: text world.
         offers: admissible actions.
 
     Returns:
@@ -130,7 +130,7 @@ def ask_action(person: Person, environment: Environment, offers: Sequence[str]) 
 def ask_words(
     person: Person, question: str, *, words: Sequence[str], read: Callable[[str], Sequence[int] | np.ndarray], room: int
 ) -> tuple[str, np.ndarray]:
-    """Asks until words of a world are typed; returns them as text and as ids. Arguments as `read_words`."""
+    """Asks until words of a world are typed; returns them as text and as ids. Arguments as in `read_words`."""
     while True:
         typed = " ".join(person.ask(question, words).split())
         try:

@@ -1,1 +1,1 @@
-"""What a run leaves to look at: logs, progress, curves, tables, reports, transcripts and films."""
+"""What a run shows: logs, progress, curves, tables, reports, transcripts and films."""

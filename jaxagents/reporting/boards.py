@@ -1,27 +1,27 @@
-"""Boards as pictures: the text frame of a board game or a maze, with a stone in place of every character."""
+"""Pictures of boards: the text frame of a board game or a maze, with a coloured stone for every character."""
 
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
 _BACKGROUND, _CELL, _WALL, _LETTER = (20, 24, 29), (35, 42, 50), (94, 107, 121), (20, 24, 29)
-_STONES = {  # Of the agent, its opponent, and what is to be reached; other characters take the rest in turn.
+_STONES = {  # Colors of the agent, its opponent, and goals; other characters take the remaining colors in turn.
     **{"X": (124, 196, 232), "O": (245, 200, 80), "@": (126, 200, 140), "A": (126, 200, 140), "P": (126, 200, 140)},
     **{"G": (226, 109, 92), "F": (226, 109, 92)},
 }
 _OTHERS = ((182, 140, 224), (240, 150, 190), (160, 120, 90), (90, 160, 160), (235, 235, 235))
 _EMPTY, _WALLS = "._-", "#"
-_LEAST = 3  # Rows and columns.
-_SIDE, _LARGEST = 320, 56  # Pixels of the longer side, and of a cell.
-_SMOOTH = 3  # Pictures are drawn so many times as large, as discs have no smooth edge otherwise.
+_LEAST = 3  # Minimum number of rows and of columns.
+_SIDE, _LARGEST = 320, 56  # Pixels of the longer side, and maximum pixels of a cell.
+_SMOOTH = 3  # Factor by which pictures are drawn larger at first, to smooth the edges of discs.
 
 
 class Board(NamedTuple):
-    """A board and what stands above it.
+    """A board and the lines above it.
 
     Attributes:
         header: lines before the board.
-        rows: of characters, all as long.
+        rows: rows of characters, all of the same length.
     """
 
     header: str
@@ -29,13 +29,13 @@ class Board(NamedTuple):
 
 
 def find_board(text: str) -> Board | None:
-    """Finds the board that a text frame ends with: lines of as many characters each, with a frame or without.
+    """Finds the board at the end of a text frame: lines with equally many characters, with or without a border.
 
     Args:
-        text: such as "player 0\\nX . .\\n. O .\\n. . .".
+        text: text frame such as "player 0\\nX . .\\n. O .\\n. . .".
 
     Returns:
-        The board; None where there is none of three rows and columns.
+        The board; None if there is none with at least three rows and columns.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not set(line.strip()) <= set("+-")]
     cells = [_cells(line) for line in lines]
@@ -48,11 +48,11 @@ def find_board(text: str) -> Board | None:
 
 
 def draw_board(rows: list[list[str]], font_path: str) -> Image.Image:
-    """Draws a board: walls are full cells, every other character a stone of its color with the character on it.
+    """Draws a board: walls are full cells, every other character is a coloured stone with the character on it.
 
     Args:
-        rows: of characters.
-        font_path: of the characters.
+        rows: rows of characters.
+        font_path: path of the font of the characters.
 
     Returns:
         The picture.

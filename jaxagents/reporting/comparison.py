@@ -1,4 +1,4 @@
-"""Runs side by side: what differs between them, their final returns, and their curves in one picture."""
+"""Comparison of runs: the differences between them, their final returns, and their curves in one picture."""
 
 import csv
 import io
@@ -18,23 +18,23 @@ from jaxagents.reporting.reports import RESULT_FILE
 from jaxagents.reporting.statistics import t_interval
 
 _CONFIG_FILE = "config.yaml"
-_ARGUMENTS_FILE = "arguments.yaml"  # Of the command, see `training.composition.save_arguments`.
-_SAME = ("seed", "seeds", "run_dir", "name", "devices", "logging")  # Sections that make no other experiment.
-_MAX_PARTS = 4  # Differences that a label names.
-_MAX_NAMES = 3  # Runs that a row names.
-_MAX_PART = 60  # Characters of a setting in a label.
+_ARGUMENTS_FILE = "arguments.yaml"  # Arguments of the command, see `training.composition.save_arguments`.
+_SAME = ("seed", "seeds", "run_dir", "name", "devices", "logging")  # Sections that do not change the experiment.
+_MAX_PARTS = 4  # Maximum number of differences in a label.
+_MAX_NAMES = 3  # Maximum number of runs that a row names.
+_MAX_PART = 60  # Maximum number of characters of a setting in a label.
 
 
 class Compared(NamedTuple):
-    """Runs that differ by their seeds only.
+    """Runs that differ only by their seeds.
 
     Attributes:
-        label: what differs from the other runs.
-        curve: of the metric, one column per seed; a seed that several runs have is taken from one of them.
+        label: differences from the other runs.
+        curve: curve of the metric, one column per seed; a seed that several runs have is taken from one of them.
         final: values at the end, `[seeds]`.
-        finals: those of all seeds of each run, by its name.
-        unfinished: names of the runs that did not end, or have not ended yet.
-        repeated: seeds of a run that are taken from another one, by its name.
+        finals: final values of all seeds of each run, by its name.
+        unfinished: names of the runs that ended early or are not finished.
+        repeated: seeds of a run that are taken from another run, by the name of the former.
     """
 
     label: str
@@ -46,22 +46,22 @@ class Compared(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns the names of the runs, the first of many."""
+        """Returns the names of the runs; of many, the first ones."""
         names, others = list(self.finals), len(self.finals) - _MAX_NAMES
         return ", ".join(names[:_MAX_NAMES]) + (f", {others} more" if others > 0 else "")
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:
-    """Finds run directories in folders and below them.
+    """Finds run directories in and below folders.
 
     Args:
-        paths: run directories, or folders that hold some.
+        paths: run directories, or folders that contain some.
 
     Returns:
-        The directories, each once, sorted.
+        The directories, without duplicates, sorted.
 
     Raises:
-        ValueError: a path holds no run with metrics.
+        ValueError: a path contains no run with metrics.
     """
     found = set()
     for path in map(Path, paths):
@@ -80,12 +80,13 @@ def write_metrics_csv(path: str | Path, folders: Sequence[Path]) -> Path:
     """Writes the metrics of runs as one table of comma-separated values, for spreadsheets, pandas or R.
 
     Args:
-        path: file to write; a file that is there is replaced.
-        folders: of the runs.
+        path: file to write; an existing file is replaced.
+        folders: directories of the runs.
 
     Returns:
         The path. A row is a line of the log of one seed, with the columns `run`, `seed`, `update`, `step`, then all
-        metrics by name; a metric of all seeds is repeated. What was not logged, or is not finite, is empty.
+        metrics by name; a metric that all seeds share is repeated. Values that were not logged, or are not finite, are
+        left empty.
     """
     rows: list[dict[str, Any]] = []
     for name, folder in zip(name_runs(folders), folders, strict=True):
@@ -106,12 +107,13 @@ def write_metrics_csv(path: str | Path, folders: Sequence[Path]) -> Path:
 
 
 def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
-    """Gathers runs that differ by their seeds only, and says how the others differ.
+    """Groups runs that differ only by their seeds, and describes how the groups differ.
 
-    A seed counts once: runs of one config and one seed are the same run, wherever and beside whatever it was trained.
+    A seed counts once: runs with the same config and seed are the same run, wherever they were trained, and together
+    with whatever other seeds.
 
     Args:
-        folders: of runs.
+        folders: directories of runs.
         metric: logged name, such as eval/episode_return.
 
     Returns:
@@ -154,12 +156,12 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[Compared]:
 
 
 def _seeds(config: Mapping[str, Any], curve: Curve) -> list[int]:
-    """Returns the seed of each column: a program of several seeds trains those of `seed`, `seed + 1`, ..."""
+    """Returns the seed of each column: a program with several seeds trains those of `seed`, `seed + 1`, ..."""
     return [int(config.get("seed", 0)) + column for column in range(curve.values.shape[1])]
 
 
 def _choose_seeds(curves: Mapping[Path, Curve], seeds: Mapping[Path, Sequence[int]]) -> dict[int, Path]:
-    """Returns the run that each seed is taken from: one that ended where there is one, then the longest, the first."""
+    """Returns the run from which each seed is taken: a finished run if possible, then the longest, then the first."""
     rank = {path: ((path / RESULT_FILE).is_file(), curve.steps[-1]) for path, curve in curves.items()}
     chosen: dict[int, Path] = {}
     for path in curves:
@@ -170,7 +172,7 @@ def _choose_seeds(curves: Mapping[Path, Curve], seeds: Mapping[Path, Sequence[in
 
 
 def name_runs(folders: Sequence[Path]) -> list[str]:
-    """Names runs by their directories; where two have the same name, by the path below the folder of all."""
+    """Names runs by their directories; if two have the same name, by their paths below the common folder."""
     names = [folder.name for folder in folders]
     if len(set(names)) == len(names):
         return names
@@ -181,14 +183,14 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
 def describe_differences(
     configs: Sequence[Mapping[str, Any]], arguments: Sequence[Mapping[str, Any]] | None = None
 ) -> list[str]:
-    """Names each of several flat configs by the keys in which they differ; those that only change seeds are alike.
+    """Names each of several flat configs by the keys in which they differ; configs that differ only by seeds are equal.
 
     Args:
         configs: values by dotted key.
-        arguments: what the command of each has set, options such as `algorithm` among them; it comes first.
+        arguments: settings in the command of each run, including options such as `algorithm`; they come first.
 
     Returns:
-        A label each, such as "learner.clip_epsilon=0.1"; the name of the run where nothing differs.
+        One label each, such as "learner.clip_epsilon=0.1"; the name of the run if nothing differs.
     """
     arguments = [{} for _ in configs] if arguments is None else arguments
     given = [key for key in dict.fromkeys(key for each in arguments for key in each) if not _is_same(key)]
@@ -196,7 +198,7 @@ def describe_differences(
     keys = sorted({key for config in configs for key in config if not _is_same(key)})
     varied = [key for key in keys if _differ(config.get(key) for config in configs)]
     short = [key for key in varied if not key.endswith(("_target_", "_partial_"))] or varied
-    # A resolved config repeats a setting wherever another section refers to it; the shortest name says it.
+    # A resolved config repeats a setting wherever another section refers to it; the shortest name is used.
     short = [key for key in short if key not in given and not any(_repeats(key, o, configs) for o in short)]
     labels = []
     for config, own in zip(configs, arguments):
@@ -217,19 +219,19 @@ def _differ(values: Iterable[Any]) -> bool:
 
 
 def _identity(config: Mapping[str, Any]) -> str:
-    """Returns all that makes a run another experiment."""
+    """Returns everything that distinguishes the experiments of runs."""
     return json.dumps({key: value for key, value in config.items() if not _is_same(key)}, default=str, sort_keys=True)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a setting as it is compared: a whole number is one however it is written, as 100000, 100000.0 or 1e5."""
+    """Returns a setting in comparable form: a whole number is the same, written as 100000, 100000.0 or 1e5."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, str):
         try:
-            value = float(value)  # YAML 1.1 takes 1e5 for a word.
+            value = float(value)  # YAML 1.1 reads 1e5 as a string.
         except ValueError:
             return value
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -240,7 +242,7 @@ def _repeats(key: str, other: str, configs: Sequence[Mapping[str, Any]]) -> bool
 
 
 def join_curves(curves: Sequence[Curve]) -> Curve:
-    """Puts curves beside each other as seeds, on the steps of the shortest; others are read between their points."""
+    """Joins curves as seeds on the steps of the shortest curve; the others are interpolated."""
     steps, _, ends = min(curves, key=lambda curve: curve.steps[-1])
     columns = [np.interp(steps, curve.steps, column) for curve in curves for column in curve.values.T]
     return Curve(steps=steps, values=np.stack(columns, axis=1), ends=ends)
@@ -250,7 +252,7 @@ def draw_comparison(path: str | Path, compared: Sequence[Compared], metric: str)
     """Draws a curve per group with its 95 % interval over seeds.
 
     Args:
-        path: of the picture.
+        path: path of the picture.
         compared: see `compare_runs`.
         metric: name for the title.
 
@@ -292,7 +294,7 @@ def comparison_rows(compared: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def tell_differences(compared: Sequence[Compared]) -> list[str]:
-    """Returns a line each: the runs, what differs, did not end or counts once; none where there is nothing to say."""
+    """Returns lines with names, differences, unfinished runs and repeated seeds; none for a single plain group."""
     lines = []
     for one in sorted(compared, key=lambda one: -np.nanmean(one.final)):
         ends = f" (unfinished: {', '.join(one.unfinished)})" if one.unfinished else ""
@@ -307,7 +309,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_arguments(folder: Path) -> dict[str, Any]:
-    """Returns what the command of a run has set, by key; nothing of runs that were begun in Python."""
+    """Returns the settings in the command of a run, by key; empty for runs that were started in Python."""
     file = folder / _ARGUMENTS_FILE
     written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
     pairs = [str(one).lstrip("+~").partition("=") for one in written or () if not str(one).startswith("-")]

@@ -1,4 +1,4 @@
-"""Learning curves of a run: `curves.png` from `metrics.jsonl`, and from `baselines.json` where it is there."""
+"""Learning curves of a run: `curves.png` from `metrics.jsonl`, and from `baselines.json` if it exists."""
 
 import io
 import json
@@ -18,12 +18,12 @@ CURVES_FILE = "curves.png"
 BASELINES_FILE = "baselines.json"
 
 _COLUMNS = 3
-_MAX_FIRST = 7  # panels of the picture that a reader sees at once
+_MAX_FIRST = 7  # Panels of the main picture.
 _MAX_PANELS = 24
-_OUTLYING = 3.0  # ranges of the middle 96 % of points, beyond which a point is left to run out of its panel
-_FLAT = 1e-4  # of its size, a range within which a curve counts as flat
-_MAX_POINTS = 300  # per curve: more are averaged in windows
-# What a reader looks for first; the rest follows in the order of the phases and of the alphabet.
+_OUTLYING = 3.0  # Points further out than so many ranges of the middle 96 % of points may lie outside of the panel.
+_FLAT = 1e-4  # Relative range within which a curve counts as flat.
+_MAX_POINTS = 300  # Per curve; more points are averaged in windows.
+# The most important metrics; the rest follows in the order of the phases and of the alphabet.
 _FIRST = ("return", "success", "win", "reward", "episode", "loss", "entropy", "kl")
 _COLORS = {"eval": "#d1495b", "rollout": "#2e86ab", "train": "#6a4c93", "time": "#6b7280"}
 _BASELINE = "#616e7c"
@@ -35,7 +35,7 @@ class Curve(NamedTuple):
     Attributes:
         steps: float64 `[points]`, in the unit of the collector.
         values: float64 `[points, seeds]`, NaN where a seed has no value.
-        ends: steps at which a stage ended and the next one began; a line is cut there.
+        ends: steps at which a stage ended and the next one began; lines are interrupted there.
     """
 
     steps: np.ndarray
@@ -44,18 +44,18 @@ class Curve(NamedTuple):
 
 
 def write_curves(run_dir: str | Path) -> Path | None:
-    """Draws what matters most of a run over its steps, with several seeds means and their 95 % intervals.
+    """Draws the most important metrics of a run over its steps; for several seeds, means and their 95 % intervals.
 
-    Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. Where a
-    stage ends, lines are cut, since what is measured after it is another thing. The panel
-    that matters most, a return where there is one, has the whole width. Metrics of one name, such as the return of
-    rollouts and of evaluations, share a panel. Few points far off the others do not set the scale.
+    Baselines, `{name: {metric: value}}` in `baselines.json`, are dashed lines in the panels of their metrics. Lines are
+    interrupted at the end of a stage, since the metrics of the next stage measure something else. The most important
+    panel, a return if there is one, has the full width. Metrics with the same name, such as the return of rollouts and
+    of evaluations, share a panel. A few outliers do not determine the scale.
 
     Args:
         run_dir: directory of the run.
 
     Returns:
-        Path of the picture, None when there is nothing to draw.
+        Path of the picture; None if there is nothing to draw.
     """
     curves = read_curves(read_metrics(run_dir), read_stage_ends(run_dir))
     panels = choose_panels(curves)[0]
@@ -73,7 +73,7 @@ def draw_other_curves(run_dir: str | Path) -> bytes | None:
         run_dir: directory of the run.
 
     Returns:
-        The picture as PNG, None when there is nothing left to draw.
+        The picture as PNG; None if there is nothing left to draw.
     """
     curves = read_curves(read_metrics(run_dir), read_stage_ends(run_dir))
     panels = choose_panels(curves)[1][:_MAX_PANELS]
@@ -81,13 +81,13 @@ def draw_other_curves(run_dir: str | Path) -> bytes | None:
 
 
 def choose_panels(curves: Mapping[str, Curve]) -> tuple[list[list[str]], list[list[str]]]:
-    """Separates the panels that matter most, and all others: those of constants among them.
+    """Separates the most important panels from all others, among which are those of constant metrics.
 
     Args:
-        curves: by metric.
+        curves: curves by metric.
 
     Returns:
-        The panels of both, in reading order, see `arrange_panels`.
+        Both lists of panels, in reading order, see `arrange_panels`.
     """
     panels = arrange_panels(list(curves))
     moving = [names for names in panels[1:] if any(np.nanstd(curves[name].values) > 0.0 for name in names)]
@@ -102,8 +102,8 @@ def _draw(
     *,
     wide: bool,
 ) -> bytes:
-    """Draws panels as PNG, the first one over the whole width or like all others."""
-    # pyplot keeps a global list of figures and picks a window system; a figure of one's own needs neither.
+    """Draws panels as PNG, the first one over the full width or like all others."""
+    # pyplot keeps a global list of figures and chooses a window system; a separate figure needs neither.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -130,7 +130,7 @@ def _read_baselines(run_dir: str | Path) -> dict[str, dict[str, float]]:
 
 
 def read_stage_ends(run_dir: str | Path) -> tuple[float, ...]:
-    """Reads from the last checkpoints of a run at which steps its stages ended; () for a run of one stage."""
+    """Reads the steps at which the stages of a run ended from its last checkpoints; () for a run with one stage."""
     files = Path(run_dir).glob("checkpoints/*/last/*/metadata/metadata")
     saved = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     return tuple(sorted({float(one["steps"]) for one in saved if one["finished"]}))
@@ -141,7 +141,7 @@ def read_curves(rows: Sequence[dict[str, Any]], ends: Sequence[float] = ()) -> d
 
     Args:
         rows: lines, as `read_metrics` returns them.
-        ends: of the stages, see `read_stage_ends`; only those that a metric goes beyond are kept.
+        ends: ends of the stages, see `read_stage_ends`; only those before the last step of a metric are kept.
 
     Returns:
         A curve for each metric that has at least one finite value.
@@ -163,14 +163,14 @@ def read_curves(rows: Sequence[dict[str, Any]], ends: Sequence[float] = ()) -> d
 
 
 def arrange_panels(names: Sequence[str]) -> list[list[str]]:
-    """Groups metrics `<phase>/<name>` by name and puts the panels into reading order.
+    """Groups metrics `<phase>/<name>` by name, and sorts the panels into reading order.
 
     Args:
-        names: metrics.
+        names: names of metrics.
 
     Returns:
         One list of metrics per panel; the curve drawn last, on top, is that of the evaluation. Counters of experience,
-        which only grow, have none.
+        which only increase, are left out.
     """
     phases = list(_COLORS)
     panels: dict[str, list[str]] = {}
@@ -187,14 +187,14 @@ def arrange_panels(names: Sequence[str]) -> list[list[str]]:
 
 
 def split(curve: Curve) -> list[Curve]:
-    """Cuts a curve where stages end; a point at an end belongs to the stage that ends."""
+    """Splits a curve at the ends of stages; a point at an end belongs to the stage that ends."""
     cuts = np.searchsorted(curve.steps, curve.ends, side="right")
     parts = zip(np.split(curve.steps, cuts), np.split(curve.values, cuts))
     return [Curve(steps, values) for steps, values in parts if steps.size]
 
 
 def thin(curve: Curve, num_points: int) -> Curve:
-    """Averages a curve in windows, none of which holds two stages, so that it has about so many points at most."""
+    """Averages a curve in windows, each within one stage, to about `num_points` points at most."""
     if len(curve.steps) <= num_points:
         return curve
     steps: list[float] = []
@@ -209,7 +209,7 @@ def thin(curve: Curve, num_points: int) -> Curve:
 
 
 def draw_curve(axis: Any, curve: Curve, *, label: str, color: Any, marker: str | None = None) -> None:
-    """Draws a curve into matplotlib axes, a line for every stage, with several seeds with its 95 % band."""
+    """Draws a curve into matplotlib axes, one line per stage, for several seeds with its 95 % band."""
     for index, part in enumerate(split(curve)):
         mean = part.values[:, 0]
         if part.values.shape[1] > 1:
@@ -223,13 +223,13 @@ def draw_curve(axis: Any, curve: Curve, *, label: str, color: Any, marker: str |
 
 
 def robust_limits(values: Sequence[np.ndarray]) -> tuple[float, float] | None:
-    """Computes limits of an axis that few points far off the others do not set.
+    """Computes limits of an axis that a few outliers do not determine.
 
     Args:
-        values: `[points, seeds]` of every curve, NaN where there is none.
+        values: `[points, seeds]` for every curve, NaN for missing values.
 
     Returns:
-        Of the middle 96 % of the points, with a margin; None where no point lies far outside.
+        Limits of the middle 96 % of the points, with a margin; None if no point lies far outside.
     """
     points = np.concatenate([value.ravel() for value in values])
     points = points[np.isfinite(points)]
@@ -256,7 +256,7 @@ def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Map
         _draw_baselines(axis, {name: of[metric] for name, of in baselines.items() if metric in of})
     if (limits := robust_limits([curve.values for curve in curves.values()])) is not None:
         axis.set_ylim(*limits)
-    # Rounding is no change: a flat curve has its value in the middle.
+    # Ignores rounding errors: a flat curve has its value in the middle.
     if axis.get_ylim()[1] - axis.get_ylim()[0] < _FLAT * max(map(abs, axis.get_ylim())):
         middle = sum(axis.get_ylim()) / 2.0
         axis.set_ylim(middle - 0.05 * abs(middle), middle + 0.05 * abs(middle))
@@ -272,7 +272,7 @@ def _draw_panel(axis: Any, curves: dict[str, Curve], baselines: Mapping[str, Map
 
 
 def _draw_baselines(axis: Any, baselines: Mapping[str, float]) -> None:
-    sides = ((0.995, "right"), (0.5, "center"), (0.005, "left"))  # Names of lines that lie close stay apart.
+    sides = ((0.995, "right"), (0.5, "center"), (0.005, "left"))  # Labels of nearby lines are placed apart.
     for (name, value), (x, side) in zip(baselines.items(), cycle(sides)):
         axis.axhline(value, color=_BASELINE, linewidth=1.1, linestyle=(0, (5, 3)))
         place = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
@@ -280,7 +280,7 @@ def _draw_baselines(axis: Any, baselines: Mapping[str, float]) -> None:
 
 
 def style_axis(axis: Any, title: str) -> None:
-    """Gives matplotlib axes the look of all pictures here."""
+    """Applies the common style of all pictures to matplotlib axes."""
     axis.set_title(title, fontsize=10, loc="left", fontweight="bold", color="#1f2933")
     axis.tick_params(labelsize=8, colors="#52606d", length=0)
     axis.grid(color="#e4e7eb", linewidth=0.8)

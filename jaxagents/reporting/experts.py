@@ -1,4 +1,4 @@
-"""Episodes that the expert of a text world plays, to be read."""
+"""Readable episodes that the expert of a text world plays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from jaxagents.types import Array, Environment, State, TimeStep
 
 
 def play_experts(environment: Environment, *, num_episodes: int) -> list[Trajectory]:
-    """Lets the expert of a text world play, the levels in turn; in games it takes all seats.
+    """Lets the expert of a text world play the levels in turn; in games it takes all seats.
 
     Args:
-        environment: a text world.
-        num_episodes: episodes.
+        environment: text world.
+        num_episodes: number of episodes.
 
     Returns:
-        The transcript.
+        The trajectories.
 
     Raises:
-        ValueError: it is no text world.
+        ValueError: the environment is not a text world.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name!r}; try environment=frozenlake.")

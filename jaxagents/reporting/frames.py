@@ -1,4 +1,4 @@
-"""Episodes to look at: text frames for a terminal, and pictures for a GIF."""
+"""Frames of episodes: text for a terminal, and pictures for a GIF."""
 
 import time
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from jaxagents.rollouts.host import play_host_episode
 from jaxagents.types import Array, Environment, Params, Policy, State, TimeStep
 
 _BACKGROUND, _CELL, _INK, _QUIET = (20, 24, 29), (35, 42, 50), (228, 231, 235), (154, 165, 177)
-_CHANNELS = np.array(  # one colour per channel, repeated when there are more channels
+_CHANNELS = np.array(  # One colour per channel, repeated if there are more channels.
     [
         *((124, 196, 232), (245, 200, 80), (120, 134, 150), (226, 109, 92), (126, 200, 140)),
         *((182, 140, 224), (240, 150, 190), (160, 120, 90), (235, 235, 235), (90, 160, 160)),
     ],
     np.float64,
 )
-_SIDE = 320  # pixels that the longer side of a grid is near to
-_FONT_SIZE, _MARGIN = 15, 12  # pixels
-_SHOWN = 64  # numbers of an observation
-_MOST_PRINTED, _FIRST_PRINTED = 40, 20  # frames outside of a terminal: of more than so many, the first and the last
-_HOLD = 1.0  # seconds that the last frame of an episode stays
+_SIDE = 320  # Approximate pixels of the longer side of a grid.
+_FONT_SIZE, _MARGIN = 15, 12  # In pixels.
+_SHOWN = 64  # Maximum numbers shown of an observation.
+_MOST_PRINTED, _FIRST_PRINTED = 40, 20  # Frames outside of a terminal: of more than so many, the first and the last.
+_HOLD = 1.0  # Seconds for which the last frame of an episode is shown.
 
 
 class Frame(NamedTuple):
@@ -42,9 +42,9 @@ class Frame(NamedTuple):
 
     Attributes:
         caption: step, reward and return.
-        text: the environment's text frame, or the numbers of the observation.
-        grid: uint8 `[H, W, 3]`, a colour per cell, where the observation is a grid; else None.
-        last: the episode is over, or cut.
+        text: text frame of the environment, or the numbers of the observation.
+        grid: uint8 `[H, W, 3]`, one colour per cell, if the observation is a grid; else None.
+        last: whether the episode is over, or was cut.
     """
 
     caption: str
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class PlayedEpisode(NamedTuple):
-    """Frames of an episode, its return (a list in games of several players) and its length."""
+    """Frames of an episode, its return (a list for games with several players) and its length."""
 
     frames: list[Frame]
     episode_return: float | list[float]
@@ -78,13 +78,13 @@ def play(
     Args:
         environment: see `play_episode`.
         policy: see `play_episode`.
-        params: of the policy; None: as they are before training.
-        seed: of tasks and randomness; episode i folds in i.
-        num_episodes: one after the other.
+        params: parameters of the policy; None: those before training.
+        seed: seed of tasks and randomness; episode i folds in i.
+        num_episodes: number of episodes, played one after the other.
         greedy: see `play_episode`.
-        max_steps: cuts episodes; None does not.
+        max_steps: maximum number of steps after which episodes are cut; None: no limit.
         level: difficulty of the tasks.
-        title: in front of every caption.
+        title: text before every caption.
 
     Returns:
         The episodes.
@@ -115,15 +115,15 @@ def play(
 
 
 def draw_episode(environment: Environment, episode: Sequence[tuple[State, TimeStep]], title: str = "") -> list[Frame]:
-    """Draws every moment of an episode.
+    """Draws every time step of an episode.
 
     Args:
-        environment: with `episode_statistics`.
-        episode: as `play_episode` returns it.
-        title: in front of every caption.
+        environment: environment with `episode_statistics`.
+        episode: result of `play_episode`.
+        title: text before every caption.
 
     Returns:
-        The frames. Observations `[H, W, C]` with all values in [0, 1], of one agent with one point of view, are drawn
+        The frames. Observations `[H, W, C]` with all values in [0, 1], of a single agent with a single view, are drawn
         as a grid of cells in the colour of their lowest channel that is set.
     """
     episode = [(state, jax.device_get(timestep)) for state, timestep in episode]
@@ -140,10 +140,10 @@ def draw_episode(environment: Environment, episode: Sequence[tuple[State, TimeSt
 
 
 def color_cells(observation: np.ndarray) -> np.ndarray:
-    """Gives each cell of a grid the colour of its lowest channel that is set.
+    """Colours each cell of a grid by its lowest channel that is set.
 
     Args:
-        observation: `[H, W, C]` in [0, 1]; a value between shows the channel as strongly over what lies below.
+        observation: `[H, W, C]` in [0, 1]; a value between 0 and 1 is the opacity of the channel over what lies below.
 
     Returns:
         uint8 `[H, W, 3]`.
@@ -157,7 +157,7 @@ def color_cells(observation: np.ndarray) -> np.ndarray:
 
 
 def describe_observation(observation: Any) -> str:
-    """Lists the numbers of an observation, eight to a line, for worlds that draw nothing themselves."""
+    """Lists the numbers of an observation, eight per line, for worlds that do not draw themselves."""
     lines = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(observation):
         values = np.asarray(leaf)
@@ -174,9 +174,9 @@ def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None 
     """Shows frames in place in a terminal; elsewhere prints them one below the other, of many the first and the last.
 
     Args:
-        frames: in order.
+        frames: frames in order.
         delay: seconds per frame.
-        stream: where to; None for stdout.
+        stream: stream to write to; None for stdout.
     """
     console = Console(file=stream)
     if not console.is_terminal:
@@ -194,19 +194,19 @@ def show_frames(frames: Sequence[Frame], *, delay: float, stream: TextIO | None 
 
 
 def write_gif(path: str | Path, frames: Sequence[Frame], *, fps: float, beside: Sequence[Frame] = ()) -> Path:
-    """Writes frames as an animation that repeats.
+    """Writes frames as an animated GIF that loops.
 
     Args:
-        path: of the file; its folder is created if missing.
-        frames: in order; those with a grid or a board show it, the others their text.
-        fps: frames per second, up to 50, which is what viewers keep up with.
-        beside: frames of something else, shown on the left; whichever ends first waits at its last one.
+        path: path of the file; its folder is created if missing.
+        frames: frames in order; those with a grid or a board show it, the others their text.
+        fps: frames per second, up to 50, the highest rate that viewers support.
+        beside: frames of another film, shown on the left; the shorter one stays at its last frame.
 
     Returns:
         Absolute path of the file.
 
     Raises:
-        ValueError: `fps` is out of range, or there is no frame.
+        ValueError: `fps` is out of range, or there are no frames.
     """
     if not 0 < fps <= 50:
         raise ValueError(f"`fps` must be above 0 and at most 50, got {fps}; try 15.")
@@ -241,7 +241,7 @@ def draw_pictures(frames: Sequence[Frame]) -> list[Image.Image]:
 
 
 def join_pictures(left: Sequence[Image.Image], right: Sequence[Image.Image]) -> list[Image.Image]:
-    """Puts two films side by side; the shorter one waits at its last picture."""
+    """Puts two films side by side; the shorter one stays at its last picture."""
     width, height = left[0].width + right[0].width, max(left[0].height, right[0].height)
     joined = []
     for index in range(max(len(left), len(right))):

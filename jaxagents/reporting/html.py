@@ -1,4 +1,4 @@
-"""Pages of HTML from the templates beside this file; each is one file that needs nothing else."""
+"""HTML pages from the templates beside this file; each is one self-contained file."""
 
 from functools import cache
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Any
 
 from jaxagents.data.files import write_whole
 
-_DARKEST = 4.0  # nats of surprise at which the shade of a token is full
-_LARGEST = 2.0  # advantage at which its color is full: of standardised ones hardly any is larger
+_DARKEST = 4.0  # Nats of surprise at which the shade of a token is full.
+_LARGEST = 2.0  # Advantage at which its colour is full: standardised advantages are rarely larger.
 
 
 def write_page(path: str | Path, template: str, **values: Any) -> Path:
-    """Writes a template with its values, all of which are escaped.
+    """Renders a template with its values, all of which are escaped.
 
     Args:
-        path: of the file.
+        path: path of the file.
         template: name of a file in `templates/`.
-        **values: that the template names.
+        **values: values that the template names.
 
     Returns:
         Absolute path of the file.
@@ -27,7 +27,7 @@ def write_page(path: str | Path, template: str, **values: Any) -> Path:
 
 
 def show_number(value: Any) -> str:
-    """Returns a value as tables show it: four significant digits, thousands apart."""
+    """Returns a value as shown in tables: four significant digits, with a thousands separator."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
@@ -40,18 +40,18 @@ def show_number(value: Any) -> str:
 
 
 def advantage_opacity(advantage: float) -> float:
-    """Returns how strong the color of an advantage is, from 0 for none to 0.6 for two or more."""
+    """Returns the opacity of an advantage's colour, from 0 for none to 0.6 for an absolute value of two or more."""
     return 0.6 * min(abs(advantage) / _LARGEST, 1.0)
 
 
 def opacity(log_prob: float) -> float:
-    """Returns how dark a token is, from 0 for a sure one to 0.85 for four nats of surprise or more."""
+    """Returns the opacity of a token's shade, from 0 for a certain one to 0.85 for four nats of surprise or more."""
     return 0.85 * min(max(0.0, -log_prob / _DARKEST), 1.0)
 
 
 @cache
 def _environment() -> Any:
-    import jinja2  # Not before a page is written: a run need not wait for it.
+    import jinja2  # Imported only when a page is written, so that runs need not wait for it.
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),

@@ -1,7 +1,7 @@
 """Metrics of a run: `metrics.jsonl`, one JSON object per line, and TensorBoard beside it.
 
-A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a value is a number, a list of numbers
-(one per seed), or null where it is not finite.
+A line is `{"step": steps, "update": number, "<phase>/<name>": value, ...}`; a value is a number, a list of numbers (one
+per seed), or null if it is not finite.
 """
 
 import errno
@@ -28,7 +28,7 @@ PHASES = ("rollout", "train", "eval", "time")
 
 
 class Logger(NamedTuple):
-    """Where a run's metrics go; on processes other than 0, nowhere.
+    """Logger of a run's metrics; on processes other than 0, it writes nothing.
 
     Attributes:
         log: `(steps, update, metrics) -> None`; `metrics` maps "<phase>/<name>" to a number, an array `[]` or
@@ -53,23 +53,23 @@ def open_logger(
     *,
     tracked: Mapping[str, Any] | None = None,
 ) -> Logger:
-    """Opens the metrics of a run.
+    """Opens the log of a run's metrics.
 
-    TensorBoard gets the mean over the seeds that are finite, and with several seeds the standard deviation as
+    TensorBoard receives the mean over the finite seeds, and for several seeds the standard deviation as
     `<phase>/<name>_std`.
 
     Args:
         run_dir: directory of the run, created if missing.
-        tensorboard: also write `<run_dir>/tensorboard`.
-        resume_update: number of updates of the checkpoint that the run goes on from (0: none was saved); later lines
+        tensorboard: whether to write `<run_dir>/tensorboard`, too.
+        resume_update: number of updates of the checkpoint from which the run resumes (0: none was saved); later lines
             are removed. None for a new run.
-        tracked: config of a run whose metrics go to Weights & Biases, too; None: they do not.
+        tracked: config of a run whose metrics are sent to Weights & Biases, too; None: they are not.
 
     Returns:
         The functions of the logger.
 
     Raises:
-        ValueError: a new run, and `run_dir` has metrics already, or wandb is not installed.
+        ValueError: the run is new, but `run_dir` has metrics already, or wandb is not installed.
     """
     if jax.process_index() != 0:
         return Logger(*[_ignore] * len(Logger._fields))
@@ -120,23 +120,23 @@ def open_logger(
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
-    """Reads the metrics of a run, which may be under way.
+    """Reads the metrics of a run, which may still be running.
 
     Args:
         run_dir: directory of the run.
 
     Returns:
-        The lines, null as NaN; a last line that was only half written is left out. Empty when there is no file.
+        The lines, with null as NaN; an incomplete last line is left out. Empty if there is no file.
 
     Raises:
-        ValueError: an earlier line is no JSON object.
+        ValueError: an earlier line is not a JSON object.
     """
     path = Path(run_dir) / METRICS_FILE
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")
     rows = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line break is half a line, or nothing
+    for number, line in enumerate(lines[:-1], start=1):  # What follows the last line break is incomplete or empty.
         try:
             rows.append(_from_json(json.loads(line)))
         except (ValueError, AttributeError) as error:
@@ -147,11 +147,11 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def truncate_metrics(run_dir: str | Path, update: int) -> None:
-    """Removes the lines after an update, and a half-written last line, atomically.
+    """Removes the lines after an update, and an incomplete last line, atomically.
 
     Args:
-        run_dir: directory of the run; nothing happens without metrics.
-        update: the last update to keep.
+        run_dir: directory of the run; without metrics, nothing happens.
+        update: last update to keep.
     """
     path = Path(run_dir) / METRICS_FILE
     kept = [row for row in read_metrics(run_dir) if row["update"] <= update]
@@ -160,10 +160,10 @@ def truncate_metrics(run_dir: str | Path, update: int) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Converts nested dicts, lists, arrays and numbers to JSON; what is not finite becomes null.
+    """Converts nested dicts, lists, arrays and numbers to JSON data; non-finite numbers become null.
 
     Args:
-        value: a float32 becomes the shortest decimal that reads back as the same float32.
+        value: value to convert; a float32 becomes the shortest decimal that reads back as the same float32.
 
     Returns:
         Dicts with string keys, lists, strings, numbers, bools and None; other objects as their `str`.
@@ -202,7 +202,7 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
     scalars = {}
     for name, array in arrays.items():
         values = np.atleast_1d(np.asarray(array, np.float64))
-        finite = values[np.isfinite(values)]  # a seed in which no episode has ended yet has no return
+        finite = values[np.isfinite(values)]  # A seed in which no episode has ended yet has no return.
         if finite.size:
             scalars[name] = float(np.mean(finite))
         if finite.size and values.size > 1:
@@ -211,9 +211,9 @@ def _scalars(arrays: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
-    # Imported with the first line, so that the first update does not wait for it, and without torch, which tensorboardX
-    # imports where it is there, for pictures of networks, and which takes seconds. None in `sys.modules` refuses an
-    # import, which the types of Python's library do not say.
+    # Imported when the first line is written, so that the first update does not wait for it, and without torch, which
+    # tensorboardX imports if it is installed, for pictures of networks, and which takes seconds. None in `sys.modules`
+    # makes an import fail, which the type stubs of the standard library do not allow.
     hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
     try:
         from tensorboardX import SummaryWriter
@@ -227,7 +227,7 @@ def _open_tensorboard(run_dir: Path, purge_step: int) -> Any:
 
 
 def _require_alive(writer: Any, run_dir: str | Path) -> None:
-    """Refuses to hand events to a thread that has ended, as on a full disk: the queue fills up, and waits for ever."""
+    """Refuses to write events to a thread that has ended, as on a full disk: a full queue would block for ever."""
     worker = getattr(getattr(writer.file_writer, "event_writer", None), "_worker", None)
     if worker is not None and not worker.is_alive():
         message = f"`run_dir` must have free space for TensorBoard's events, got a full disk in {run_dir}"
@@ -242,7 +242,7 @@ def _open_wandb(run_dir: Path, config: Mapping[str, Any], *, is_new: bool) -> An
             "`logging.wandb` must be false without the package wandb; try pip install -e '.[tracking]'."
         ) from error
     run_dir = run_dir.resolve()
-    # A run that is resumed goes on under its own number, which its directory keeps.
+    # A resumed run keeps its number, which its directory stores.
     kept = run_dir / WANDB_FILE
     if is_new or not kept.is_file():
         write_whole(kept, secrets.token_hex(8) + "\n")

@@ -1,4 +1,4 @@
-"""Curves of several arms as vector graphics: shapes for the template `panels.html`, which draws them."""
+"""Curves of several arms as vector graphics: shapes that the template `panels.html` draws."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ class Line(NamedTuple):
     """One arm of a panel.
 
     Attributes:
-        name: of the arm.
-        look: number of the arm, which fixes color and dashes.
-        path: of the mean over seeds, or of the interval of a point.
-        band: of the 95 % interval, "" without.
-        dot: of the mean of a point, None of a line.
-        text: numbers in words.
+        name: name of the arm.
+        look: index of the arm, which determines colour and dashes.
+        path: path of the mean over seeds, or of the interval of a point.
+        band: path of the 95 % interval; "" if there is none.
+        dot: position of the mean of a point; None for a line.
+        text: description with the numbers.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One metric.
+    """The panel of one metric.
 
     Attributes:
-        title: the metric.
-        width: of the picture.
-        height: of the picture.
-        x_ticks: places and labels.
-        y_ticks: places and labels.
-        lines: of the arms.
+        title: name of the metric.
+        width: width of the picture.
+        height: height of the picture.
+        x_ticks: positions and labels.
+        y_ticks: positions and labels.
+        lines: lines of the arms.
     """
 
     title: str
@@ -54,12 +54,12 @@ class Panel(NamedTuple):
 
 
 def lay_out_panel(title: str, curves: Mapping[str, Curve], order: Sequence[str]) -> Panel:
-    """Lays out a metric: over training a line and a 95 % band per arm, else a point with its interval per arm.
+    """Lays out a metric: over training, a line with a 95 % band per arm; else, a point with its interval per arm.
 
     Args:
-        title: of the panel.
-        curves: by arm, one at least.
-        order: all arms of the page, by which an arm has the same look in every panel.
+        title: title of the panel.
+        curves: curves by arm, at least one.
+        order: all arms of the page, in which an arm has the same style in every panel.
     """
     curves = {name: thin(curve, _MAX_POINTS) for name, curve in curves.items()}
     is_line = max(curve.steps.size for curve in curves.values()) > 1
@@ -90,7 +90,7 @@ def lay_out_panel(title: str, curves: Mapping[str, Curve], order: Sequence[str])
 
 
 def label(value: float) -> str:
-    """Returns a number of an axis: 1500 as 1.5k."""
+    """Formats a number of an axis: 1500 as 1.5k."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

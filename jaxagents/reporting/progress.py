@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a bar in a terminal, a line every ten seconds elsewhere. Stdout is left alone."""
+"""Progress of a run on stderr: a bar in a terminal, a line every ten seconds elsewhere. Stdout is not used."""
 
 import bisect
 import datetime
@@ -23,19 +23,19 @@ from jaxagents.ops.checks import check_counts
 from jaxagents.types import Mean
 
 _LINE_SECONDS = 10.0
-_SPEED_SECONDS = 30.0  # the speed is that of the last so many seconds
+_SPEED_SECONDS = 30.0  # Window over which the speed is measured.
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Progress(NamedTuple):
-    """How far a run is; on processes other than 0, nothing is shown.
+    """Display of a run's progress; on processes other than 0, nothing is shown.
 
     Attributes:
-        update: `(steps, metrics, planned=None) -> None`. Shown are the returns of rollouts and evaluations (the first
-            metric of the phase with "return" in its name) and the best of the evaluations, else of the rollouts.
-            `planned` says how many of the planned steps are done, where other numbers of steps are played, as by
-            dynamic sampling: the share that is done is of these.
-        message: `(text) -> None`, a line of its own, also when progress is not enabled.
+        update: `(steps, metrics, planned=None) -> None`. It shows the returns of rollouts and evaluations (the first
+            metric of the phase with "return" in its name) and the best return of the evaluations, or else of the
+            rollouts. `planned` is the number of planned steps done, if it differs from the steps played, as with
+            dynamic sampling; the displayed fraction is that of the planned steps.
+        message: `(text) -> None`, prints a separate line, even if progress is not enabled.
         close: `() -> None`, leaves the last state on the screen.
     """
 
@@ -46,17 +46,17 @@ class Progress(NamedTuple):
 
 @dataclass
 class _Track:
-    """What was seen so far."""
+    """State of the display."""
 
     total_steps: int
     clock: Callable[[], float]
-    names: tuple[str, ...]  # of the stages
-    ends: tuple[int, ...]  # steps at the end of each
+    names: tuple[str, ...]  # Names of the stages.
+    ends: tuple[int, ...]  # Steps at the end of each stage.
     stage: int = 0
-    history: deque = field(default_factory=deque)  # (seconds, steps, planned steps), the oldest first
-    returns: dict[str, float] = field(default_factory=dict)  # by phase
-    best: dict[str, float] = field(default_factory=dict)  # by phase
-    loss: float = math.nan  # where nothing is played, as in supervised learning
+    history: deque = field(default_factory=deque)  # (seconds, steps, planned steps), oldest first.
+    returns: dict[str, float] = field(default_factory=dict)  # By phase.
+    best: dict[str, float] = field(default_factory=dict)  # By phase.
+    loss: float = math.nan  # For runs that do not play, as in supervised learning.
     last_line: float = -math.inf
     outdated: bool = False
 
@@ -74,11 +74,11 @@ def open_progress(
     Args:
         total_steps: environment steps of the whole run.
         title: name of the run.
-        enabled: show progress; messages are shown in any case.
-        stream: where to; None for stderr.
-        clock: seconds since any moment.
-        stages: steps of every stage by its name, in order; None: there is one. Speed and time left are those of the
-            present stage, since a step of another one may take far longer.
+        enabled: whether to show progress; messages are shown in any case.
+        stream: stream to write to; None for stderr.
+        clock: function that returns seconds since any fixed time.
+        stages: steps of every stage by its name, in order; None: there is one stage. Speed and remaining time are those
+            of the current stage, since a step of another one may take far longer.
 
     Returns:
         The functions of the display.
@@ -89,7 +89,7 @@ def open_progress(
     check_counts(total_steps=total_steps)
     stream = stream or sys.stderr
     if not enabled:
-        # Which process this is, is asked when there is a message: to ask starts the backend, for which it may be early.
+        # The process index is queried only for a message: the query starts the backend, for which it may be too early.
         return Progress(update=_ignore, message=partial(_print_of_first, stream), close=_ignore)
     if jax.process_index() != 0:
         return Progress(update=_ignore, message=_ignore, close=_ignore)
@@ -112,7 +112,7 @@ def _open_bar(track: _Track, title: str, stream: TextIO) -> Progress:
         TaskProgressColumn(),
         TextColumn("{task.fields[state]}"),
     )
-    # Redirected, what the program prints to stdout would end up on stderr.
+    # If redirected, the program's output to stdout would end up on stderr.
     bar = Bar(*columns, console=console, redirect_stdout=False, refresh_per_second=4)
     task = bar.add_task(escape(title), total=track.total_steps, state="compiling")
     bar.start()
@@ -154,7 +154,7 @@ def _observe(track: _Track, steps: int, metrics: Mapping[str, Any], planned: int
     if stage != track.stage:
         track.stage = stage
         track.history.clear()
-        # What demonstrations return and what the policy does are no one curve; evaluations are of the policy.
+        # Returns of demonstrations and of the policy form no common curve; evaluations are of the policy.
         track.returns.pop("rollout", None)
         track.best.pop("rollout", None)
     track.history.append((track.clock(), int(steps), planned))

@@ -1,4 +1,4 @@
-"""What is left of a run: `result.json`, and `report.html`, one file that needs nothing else."""
+"""The results of a run: `result.json`, and `report.html`, one self-contained file."""
 
 import base64
 import datetime
@@ -27,20 +27,20 @@ from jaxagents.reporting.transcript_html import TRANSCRIPTS_FILE
 RESULT_FILE = "result.json"
 REPORT_FILE = "report.html"
 FILM_FILE = "play.gif"
-CONFIG_FILES = ("config.yaml", ".hydra/config.yaml")  # the first that a run directory has is its resolved config
+CONFIG_FILES = ("config.yaml", ".hydra/config.yaml")  # The first that exists in a run directory is its resolved config.
 
 _MAX_TILES = 8
-_LARGEST_FILM = 4 * 2**20  # Bytes; larger ones stay outside of the page.
+_LARGEST_FILM = 4 * 2**20  # Bytes; larger films are not embedded in the page.
 _FIRST_TILES = ("success", "episode_return", "win_rate", "exploitability")
 _PACKAGES = ("jaxagents", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "hydra-core")
 
 
 def versions() -> dict[str, str]:
-    """Describes what a run was made with.
+    """Describes the software and hardware of a run.
 
     Returns:
-        Versions of python and the packages at hand, `platform`, `device`, and `commit` where the code is a git
-        checkout ("+changes" when files differ from it).
+        Versions of python and the installed packages, `platform`, `device`, and `commit` if the code is a git checkout
+        (with "+changes" if files differ from it).
     """
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
     kinds = sorted({device.device_kind for device in jax.devices()})
     found["platform"] = platform.platform()
     found["device"] = f"{jax.device_count()} x {', '.join(kinds)} ({jax.default_backend()})"
-    # Installed into an environment that lies inside somebody's repository, that commit would not be the code's.
+    # If the package is installed inside another repository, that commit would not be the code's.
     commit = _git("rev-parse", "HEAD") if _git("ls-files", Path(__file__).name) else ""
     if commit:
         found["commit"] = commit + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -59,11 +59,11 @@ def versions() -> dict[str, str]:
 
 
 def write_result(run_dir: str | Path, result: Mapping[str, Any]) -> Path:
-    """Writes `result.json` atomically, with `versions` and the time `finished` unless the result has its own.
+    """Writes `result.json` atomically, with `versions` and the time `finished` unless the result contains them.
 
     Args:
         run_dir: directory of the run, created if missing.
-        result: nested dict of numbers, arrays, strings; what is not finite becomes null.
+        result: nested dict of numbers, arrays and strings; non-finite numbers become null.
 
     Returns:
         Path of the file.
@@ -77,7 +77,7 @@ def write_result(run_dir: str | Path, result: Mapping[str, Any]) -> Path:
 
 
 def write_report(run_dir: str | Path, *, curves: bool = True) -> Path:
-    """Writes `report.html` from what the run directory has: metrics, result and resolved config.
+    """Writes `report.html` from the contents of the run directory: metrics, result and resolved config.
 
     Args:
         run_dir: directory of the run.
@@ -87,7 +87,7 @@ def write_report(run_dir: str | Path, *, curves: bool = True) -> Path:
         Path of the report.
 
     Raises:
-        ValueError: `run_dir` is no directory, or its metrics are damaged.
+        ValueError: `run_dir` is not a directory, or its metrics are damaged.
     """
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
@@ -118,7 +118,7 @@ def write_report(run_dir: str | Path, *, curves: bool = True) -> Path:
 
 
 def headline(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a reader looks for first: the last evaluation, with intervals over seeds, then counts and time."""
+    """Returns the main results: the last evaluation, with intervals over seeds, then counts and time."""
     evaluation = result.get("evaluation", {})
     names = sorted(evaluation, key=_rank)
     tiles: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def headline(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judged(run_dir: Path, result: Mapping[str, Any]) -> str:
-    """Describes in a sentence or two what the last evaluation is, and whether the run came where it should."""
+    """Describes in a sentence or two the last evaluation, and whether the run reached its target."""
     config = yaml.safe_load(_read_first(run_dir, *CONFIG_FILES)) or {}
     evaluation, training = config.get("evaluation") or {}, config.get("training") or {}
     sentences = []
@@ -156,7 +156,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _command(run_dir: Path) -> str:
-    """Returns the command that made a run, "" where its arguments are not kept."""
+    """Returns the command that made a run; "" if its arguments are not stored."""
     path = run_dir / ".hydra" / "overrides.yaml"
     if not path.exists():
         return ""
@@ -165,7 +165,7 @@ def _command(run_dir: Path) -> str:
 
 
 def _quote(override: str) -> str:
-    """Returns a setting as it is typed in a shell: quotes of its own are left out around a plain path."""
+    """Returns a setting as it is typed in a shell, without its own quotes around a plain path."""
     name, _, value = override.partition("=")
     if re.fullmatch(r"'[\w.+-]*/[\w./+-]*'", value):
         return f"{name}={value[1:-1]}"
@@ -212,20 +212,20 @@ def _subtitle(run_dir: Path, words: Mapping[str, str], made_with: Mapping[str, s
 
 
 def _picture(run_dir: Path) -> str:
-    """Returns the picture of the curves in base64, drawn if it is not there; "" when there is nothing to draw."""
+    """Returns the picture of the curves in base64, drawn if it does not exist; "" if there is nothing to draw."""
     drawn = run_dir / CURVES_FILE
     path = drawn if drawn.exists() else write_curves(run_dir)
     return "" if path is None else base64.b64encode(path.read_bytes()).decode()
 
 
 def _film(run_dir: Path) -> str:
-    """Returns the film of the agent at play in base64, "" where there is none of a size for a page."""
+    """Returns the film of the playing agent in base64; "" if there is none that is small enough."""
     path = run_dir / FILM_FILE
     small = path.exists() and path.stat().st_size <= _LARGEST_FILM
     return base64.b64encode(path.read_bytes()).decode() if small else ""
 
 
 def _read_first(run_dir: Path, *names: str) -> str:
-    """Returns the text of the first of these files that is there, "" without."""
+    """Returns the text of the first of these files that exists; "" if none does."""
     texts = ((run_dir / name).read_text(encoding="utf-8") for name in names if (run_dir / name).exists())
     return next(texts, "")

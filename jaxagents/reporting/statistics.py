@@ -1,4 +1,4 @@
-"""Means over seeds, their intervals, and comparisons of two ways of training."""
+"""Means over seeds, their intervals, and comparisons of two training methods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,15 +19,15 @@ class Interval(NamedTuple):
 def t_interval(values: np.ndarray, confidence: float = 0.95) -> Interval:
     """Computes a mean over seeds and its Student interval, `mean +- t_{(1 + confidence) / 2, n - 1} s / sqrt(n)`.
 
-    Honest for few seeds where the values are roughly normal, as means over many episodes are; the percentile bootstrap
-    of five seeds is too narrow (a 95 % one covers about 83 %).
+    The coverage is right even for few seeds if the values are roughly normal, as means over many episodes are; the
+    percentile bootstrap of five seeds is too narrow (a 95 % interval covers about 83 %).
 
     Args:
-        values: `[..., seeds]`; those that are not finite are missing.
-        confidence: mass of the interval.
+        values: `[..., seeds]`; values that are not finite count as missing.
+        confidence: probability mass of the interval.
 
     Returns:
-        The interval, `[...]`; NaN to NaN where fewer than two seeds have a value.
+        The interval, `[...]`; its bounds are NaN where fewer than two seeds have a value.
 
     Raises:
         ValueError: no seed has a value.
@@ -55,10 +55,10 @@ def welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.
     Args:
         first: `[seeds]`, finite.
         second: `[other seeds]`, finite.
-        confidence: mass of the interval.
+        confidence: probability mass of the interval.
 
     Returns:
-        The interval; without width where neither varies, NaN to NaN where one has a single seed.
+        The interval; its width is zero if neither sample varies, and its bounds are NaN if one has a single seed.
 
     References:
         Welch (1947), The generalization of Student's problem when several different population variances are involved.
@@ -75,7 +75,7 @@ def welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
-    """Returns a difference of means, its standard error and the degrees of freedom; NaN of a single seed."""
+    """Returns a difference of means, its standard error and the degrees of freedom; NaN for a single seed."""
     first, second = _finite(first), _finite(second)
     mean, sizes = float(first.mean() - second.mean()), np.array([first.size, second.size])
     if sizes.min() < 2:
@@ -86,9 +86,10 @@ def _welch(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusts the p-values of m comparisons: `p_(i) <- max_{j <= i} min(1, (m - j + 1) p_(j))`, from the least on.
+    """Adjusts the p-values of m comparisons: `p_(i) <- max_{j <= i} min(1, (m - j + 1) p_(j))`, in increasing order.
 
-    Whatever the comparisons have in common, as one baseline, one of them is below a level by chance at most that often.
+    The probability that any comparison falls below a level by chance is at most that level, however the comparisons
+    depend on each other, for example through a common baseline.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure.
@@ -100,24 +101,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def by_seed(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Lays values of two arms out by seed, each `[seeds]`: NaN where an arm has no value of a seed."""
+    """Aligns the values of two arms by seed, `[seeds]` each: NaN if an arm has no value for a seed."""
     seeds = sorted({*first, *second})
     own, other = (np.asarray([of_arm.get(seed, np.nan) for seed in seeds], np.float64) for of_arm in (first, second))
     return own, other
 
 
 def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Interval:
-    """Computes the interval of a difference, paired by seed only where the measured correlation pays for it.
+    """Computes the interval of a difference, paired by seed only if the measured correlation makes that worthwhile.
 
-    Pairing divides the variance by `1 / (1 - r)` and halves the degrees of freedom. It gains where
-    `r > 1 - (t_{2n-2} / t_{n-1})^2`; the difference is paired where the lower bound of the measured correlation (95 %,
-    one-sided, Fisher's transformation) is above this: from r = 0.90 on with 5 seeds, 0.73 with 8. A correlation that
-    five seeds have by luck is below. Everything else is Welch's.
+    Pairing divides the variance by `1 / (1 - r)` and halves the degrees of freedom. It helps if `r > 1 - (t_{2n-2} /
+    t_{n-1})^2`; the difference is paired if the lower bound of the measured correlation (95 %, one-sided, Fisher's
+    transformation) exceeds this: from r = 0.90 on with 5 seeds, 0.73 with 8. Correlations that five seeds have by
+    chance lie below. Otherwise, the interval is Welch's.
 
     Args:
-        first: `[seeds]`; NaN where a run has no value, see `by_seed`. Different gaps are never paired.
-        second: `[seeds]`, of the same seeds.
-        confidence: mass of the interval.
+        first: `[seeds]`; NaN for missing values, see `by_seed`. Samples with different gaps are never paired.
+        second: `[seeds]`, for the same seeds.
+        confidence: probability mass of the interval.
 
     References:
         Fisher (1921), On the probable error of a coefficient of correlation deduced from a small sample.
@@ -127,7 +128,7 @@ def paired_or_welch_interval(first: np.ndarray, second: np.ndarray, confidence: 
 
 
 def paired_or_welch_p_value(first: np.ndarray, second: np.ndarray) -> float:
-    """Computes the two-sided p-value of a difference of means, paired where `paired_or_welch_interval` pairs."""
+    """Computes the two-sided p-value of a difference of means, paired if `paired_or_welch_interval` pairs."""
     paired, (first, second) = pairing_pays(first, second), map(_measured, (first, second))
     if not paired:
         return welch_p_value(first, second)
@@ -150,13 +151,13 @@ def pairing_pays(first: np.ndarray, second: np.ndarray, confidence: float = 0.95
 
 
 def spent_levels(fractions: Sequence[float]) -> list[float]:
-    """Computes the share of the error that each of several looks at growing data may spend; together 1.
+    """Computes the shares of the error that several looks at growing data may spend, which sum to 1.
 
-    `f(t_k) - f(t_{k-1})` with Pocock's spending function `f(t) = ln(1 + (e - 1) t)`. Adding errors up is Bonferroni's
-    bound: it holds however the looks depend on each other, as those of Student's intervals of few seeds do.
+    They are `f(t_k) - f(t_{k-1})` with Pocock's spending function `f(t) = ln(1 + (e - 1) t)`. The sum of the errors is
+    Bonferroni's bound, which holds however the looks depend on each other, including Student's intervals of few seeds.
 
     Args:
-        fractions: of the data that each look sees, rising to 1.
+        fractions: fraction of the data that each look sees, increasing to 1.
 
     References:
         Lan and DeMets (1983), Discrete sequential boundaries for clinical trials; Pocock (1977).
@@ -165,15 +166,15 @@ def spent_levels(fractions: Sequence[float]) -> list[float]:
 
 
 def describe(values: np.ndarray) -> dict[str, float | None]:
-    """Returns `mean`, `low` and `high` of the 95 % Student interval as plain data; None for those of one value."""
+    """Returns `mean`, `low` and `high` of the 95 % Student interval as plain data; a single value has bounds None."""
     return {name: float(v) if np.isfinite(v) else None for name, v in t_interval(values)._asdict().items()}
 
 
 def interquartile_mean(values: np.ndarray) -> float:
-    """Computes the mean of the middle half of all values: a quarter of them is cut off at either end.
+    """Computes the mean of the middle half of all values: a quarter is cut off at either end.
 
     Args:
-        values: `[...]`, such as `[seeds, tasks]`; finite.
+        values: `[...]`, such as `[seeds, tasks]`; all finite.
 
     References:
         Agarwal et al. (2021), section 4.3.
@@ -184,17 +185,17 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 
 def bootstrap_interval(values: Sequence[np.ndarray], statistic: Callable[[np.ndarray], float]) -> tuple[float, float]:
-    """Computes the 95 % percentile interval of a statistic of all values, seeds drawn again within every task.
+    """Computes the 95 % percentile interval of a statistic of all values, with seeds resampled within every task.
 
     Args:
-        values: by task, `[seeds]`; tasks may have different numbers of seeds.
-        statistic: of the values of all tasks, `[n] -> float`.
+        values: `[seeds]` for each task; tasks may have different numbers of seeds.
+        statistic: function of the values of all tasks, `[n] -> float`.
 
     Returns:
         The bounds.
 
     Raises:
-        ValueError: a value is not finite, or a task has none.
+        ValueError: a value is not finite, or a task has no values.
 
     References:
         Agarwal et al. (2021), Deep reinforcement learning at the edge of the statistical precipice, section 4.1.
@@ -207,10 +208,10 @@ def bootstrap_interval(values: Sequence[np.ndarray], statistic: Callable[[np.nda
 
 
 def performance_profile(values: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
-    """Computes the share of seeds above each threshold, the mean over tasks.
+    """Computes the share of seeds above each threshold, averaged over tasks.
 
     Args:
-        values: scores by task, `[seeds]`; tasks may have different numbers of seeds.
+        values: scores `[seeds]` for each task; tasks may have different numbers of seeds.
         thresholds: `[n]`.
 
     Returns:

@@ -11,7 +11,7 @@ from jaxagents.reporting.statistics import Interval
 
 
 def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Prints what `benchmarks.timing.measure` returned."""
+    """Prints the result of `benchmarks.timing.measure`."""
     cells = [
         (name, f"{row['per_second']:,.0f}", f"{100 * row['spread']:.0f} %", f"{row['compile_seconds']:.1f}")
         for name, row in rows.items()
@@ -20,17 +20,17 @@ def print_speeds(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows of text; the first column is on the left, the others on the right."""
+    """Prints rows of text; the first column is left-aligned, the others are right-aligned."""
     table = Table(title=title)
     for index, column in enumerate(head):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")  # Nothing is cut.
+        table.add_column(column, justify="right" if index else "left", overflow="fold")  # Nothing is cut off.
     for row in rows:
         table.add_row(*map(escape, row))
     Console().print(table)
 
 
 def describe_number(number: float) -> str:
-    """Returns three significant digits; from 1,000 on with commas in place of an exponent; "-" for NaN."""
+    """Formats a number with three significant digits; from 1,000 on with commas instead of an exponent; "-" for NaN."""
     if math.isnan(number):
         return "-"
     text = f"{number:.3g}"
@@ -38,7 +38,7 @@ def describe_number(number: float) -> str:
 
 
 def describe_interval(interval: Mapping[str, float | None] | None) -> str:
-    """Returns "mean (low to high)", the mean alone where there is no interval or no width to be seen, "-" for None."""
+    """Returns "mean (low to high)", the mean alone if there is no interval or no visible width, and "-" for None."""
     if interval is None:
         return "-"
     numbers = (interval[name] for name in Interval._fields)
@@ -52,7 +52,7 @@ def markdown_row(*cells: str) -> str:
 
 
 def print_plan(title: str, rows: Mapping[str, Mapping[str, float | bool]]) -> None:
-    """Prints what `training.planning.plan_devices` returned; parts in GiB per device."""
+    """Prints the result of `training.planning.plan_devices`; parts in GiB per device."""
     parts = [name.removesuffix("_gib") for name in next(iter(rows.values())) if name.endswith("_gib")]
     cells = []
     for name, row in rows.items():

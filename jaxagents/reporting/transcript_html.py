@@ -1,4 +1,4 @@
-"""Episodes of text as one HTML file that needs nothing else: tokens in the shade of their probability or advantage."""
+"""Text episodes as one self-contained HTML file, with tokens shaded by their probability or advantage."""
 
 import json
 import math
@@ -15,8 +15,8 @@ from jaxagents.reporting.transcripts import describe_seats, fold, lay_out
 from jaxagents.types import Tokenizer
 
 TRANSCRIPTS_FILE = "transcripts.html"
-ADVANTAGES = "advantages"  # In the metadata of a trajectory: of every token, by turn.
-_TILE = 20  # Characters of the widest line of boards that stand side by side.
+ADVANTAGES = "advantages"  # In the metadata of a trajectory: advantages of every token, by turn.
+_TILE = 20  # Maximum characters of the widest line of boards that are shown side by side.
 _LEGEND = (1.0, 0.7, 0.4, 0.2, 0.1, 0.018)  # Probabilities.
 
 
@@ -30,11 +30,11 @@ def write_transcripts(
     """Writes episodes as a page.
 
     Args:
-        path: of the file; its folder is created if missing.
-        sections: episodes under their heading; an empty heading is left out. Several sections can be read side by
-            side, row by row: in each, the episodes of one task come in the same order.
-        tokenizer: of the tokens that the turns keep; None shows the text only.
-        title: of the page.
+        path: path of the file; its folder is created if missing.
+        sections: episodes by heading; an empty heading is not shown. Several sections can be read side by side, row by
+            row, since each has the episodes of the same tasks in the same order.
+        tokenizer: tokenizer of the tokens that the turns hold; None: only the text is shown.
+        title: title of the page.
 
     Returns:
         Absolute path of the file.
@@ -66,17 +66,17 @@ def save_transcripts(
     jsonl: str | Path | None = None,
     title: str = "Transcripts",
 ) -> dict[str, str | None]:
-    """Writes episodes to the files that are wanted, unless there are none.
+    """Writes episodes to the requested files, unless there are no episodes.
 
     Args:
         sections: see `write_transcripts`.
         tokenizer: see `write_transcripts`.
-        html: path of the page; None for none.
-        jsonl: path of the trajectories, see `data.trajectories`; None for none.
-        title: of the page.
+        html: path of the page; None: no page.
+        jsonl: path of the trajectories, see `data.trajectories`; None: no such file.
+        title: title of the page.
 
     Returns:
-        Absolute paths of "html" and "jsonl"; None where nothing was written.
+        Absolute paths of "html" and "jsonl"; None for a file that was not written.
     """
     files: dict[str, str | None] = {"html": None, "jsonl": None}
     trajectories = [trajectory for played in sections.values() for trajectory in played]
@@ -91,15 +91,15 @@ def save_transcripts(
 
 
 def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
-    """Cuts the text of tokens into what each of them adds; control tokens are "<name>".
+    """Splits the text of tokens into what each of them adds; control tokens are "<name>".
 
     Args:
-        tokenizer: of the tokens.
-        tokens: ids.
+        tokenizer: tokenizer of the tokens.
+        tokens: token ids.
 
     Returns:
-        As many texts. A token that does not just add to the text before it, such as a part of a letter, is written on
-        its own.
+        One text per token. A token that does not simply extend the text before it, such as a part of a letter, is
+        decoded on its own.
     """
     names = {token: f"<{name}>" for name, token in tokenizer.marks.items()}
     prefixes = [tokenizer.decode(tokens[:size]) for size in range(len(tokens) + 1)]
@@ -111,7 +111,7 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
 
 
 def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
-    """Returns what the template `episode.html` shows of an episode."""
+    """Returns the values that the template `episode.html` shows of an episode."""
     lines = [line for turn in trajectory.turns for line in lay_out(turn.observation).splitlines()]
     outcomes = {True: ("good", "success"), False: ("bad", "no success"), None: ("quiet", "unfinished")}
     kind, outcome = outcomes[trajectory.success]
@@ -141,7 +141,7 @@ def describe_episode(trajectory: Trajectory, tokenizer: Tokenizer | None = None)
 
 
 def _summarize(turns: Sequence[Turn]) -> str:
-    """Describes in a line what was done where the same was seen again, such as "2 more times the same: right, left"."""
+    """Summarises repeated turns with the same observation, such as "2 more times the same: right, left"."""
     actions = Counter(turn.action or "(nothing)" for turn in turns)
     facts = [", ".join(action + f" × {count}" * (count > 1) for action, count in actions.items())]
     facts += [f"{invalid} invalid"] if (invalid := sum(not turn.valid for turn in turns)) else []
@@ -182,7 +182,7 @@ def _describe_turn(
 def _sampled_tokens(
     turn: Turn, tokenizer: Tokenizer, advantages: Sequence[float | None] | None
 ) -> list[dict[str, Any]] | None:
-    """Returns the tokens that the policy sampled; None where they were not kept."""
+    """Returns the tokens that the policy sampled; None if they were not stored."""
     if turn.tokens is None or turn.sampled is None or turn.behavior_log_prob is None:
         return None
     marks = set(tokenizer.marks.values())

@@ -1,4 +1,4 @@
-"""Episodes of text to read in a terminal."""
+"""Text episodes for reading in a terminal."""
 
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ _STYLES = {
     "invalid": "bold red",
     "reward": "blue",
 }
-_INDENT = 13  # columns of the names of roles
+_INDENT = 13  # Columns of the names of roles.
 
 
 def lay_out(text: str) -> str:
@@ -31,8 +31,8 @@ def lay_out(text: str) -> str:
         text: words with single spaces between them.
 
     Returns:
-        The lines. Rows are broken where all of them have as many words as the first one; what follows the last row
-        has lines of its own.
+        The lines. Rows are broken if all of them have as many words as the first one; the text after the last row is on
+        separate lines.
     """
     rows = [row.split() for row in f" {text} ".split(" / ")]
     width = len(rows[0])
@@ -55,7 +55,7 @@ def describe(trajectory: Trajectory) -> str:
 
 
 def describe_seats(trajectory: Trajectory) -> str | None:
-    """Describes what every seat of a game got in all; None for other episodes."""
+    """Describes the total reward of every seat of a game; None for other episodes."""
     returns = trajectory.metadata.get("seat_returns")
     if returns is None:
         return None
@@ -63,13 +63,13 @@ def describe_seats(trajectory: Trajectory) -> str | None:
 
 
 def fold(turns: Sequence[Turn]) -> list[list[int]]:
-    """Joins turns in which an agent sees the same as in the turn before, such as a board that a wall keeps.
+    """Groups consecutive turns in which an agent sees the same, such as an unchanged board after a move into a wall.
 
     Args:
-        turns: of an episode.
+        turns: turns of an episode.
 
     Returns:
-        Indices of the turns, together where the same is seen.
+        Indices of the turns, grouped by equal observations.
     """
     runs: list[list[int]] = []
     for index, turn in enumerate(turns):
@@ -86,8 +86,8 @@ def print_transcripts(trajectories: Sequence[Trajectory], stream: TextIO | None 
 
     Args:
         trajectories: to print.
-        stream: where to; None for stdout.
-        title: above them.
+        stream: stream to write to; None for stdout.
+        title: title above the episodes.
     """
     console = Console(file=stream)
     if title:
@@ -116,7 +116,7 @@ def answer_lines(turn: Turn) -> list[Text]:
 
 
 def _turn_lines(turn: Turn, agents: Sequence[str], *, again: bool = False) -> list[Text]:
-    """Returns the lines of a turn: what was seen, unless it is the same again, thought, done and given."""
+    """Returns the lines of a turn: the observation unless it is repeated, the thought, the action and the reward."""
     name = f"turn {turn.turn}" + (f", {agents[turn.agent]}" if len(agents) > 1 else "")
     if again:
         return [Text(f"{name}, the same observation", style="dim"), *answer_lines(turn)]
@@ -148,15 +148,15 @@ def make_turn(
     """Makes the record of a turn in a text world.
 
     Args:
-        environment: a text world.
-        number: of the turn.
-        before: the time step that the player saw.
-        action: ids of its words.
-        after: the time step after it.
-        **fields: further ones of `Turn`.
+        environment: text world.
+        number: index of the turn.
+        before: time step that the player saw.
+        action: word ids of the action.
+        after: time step after the action.
+        **fields: further fields of `Turn`.
 
     Returns:
-        The turn, of the player whose turn it was.
+        The turn of the player who acted.
     """
     words: Any = environment.text.words  # type: ignore[union-attr]
     player = 0 if before.player is None else int(before.player)
@@ -174,20 +174,20 @@ def make_turn(
 
 
 def make_trajectory(environment: Environment, turns: Sequence[Turn], task: Task, **fields: Any) -> Trajectory:
-    """Makes the record of an episode of a text world from its turns and its task, with further fields of its own."""
+    """Makes the record of an episode of a text world from its turns and its task, with further fields."""
     return Trajectory(
         world=environment.name,
         turns=tuple(turns),
         prompt=prompt_of(environment, task),
         agents=agent_names(environment),
-        # In a game, everyone has one of their own.
+        # In a game, every player has a separate return.
         episode_return=sum(turn.reward for turn in turns) if environment.num_players == 1 else None,
         **fields,
     )
 
 
 def prompt_of(environment: Environment, task: Task) -> str:
-    """Returns the words before the first observation of a task; "" where a world has none."""
+    """Returns the words before the first observation of a task; "" if the world has none."""
     interface: Any = environment.text
     return "" if interface.prompt is None else sentence(interface.words, interface.prompt(task))
 

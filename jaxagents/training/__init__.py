@@ -1,4 +1,4 @@
-"""Training: configs to programs, the loop, devices, checkpoints, evaluation, and what is loaded of a run."""
+"""Training: from configs to programs, the loop, devices, checkpoints, evaluation, and loading of runs."""
 
 from jaxagents import modules_of
 

@@ -1,4 +1,4 @@
-"""A policy of arrays as a function of an observation, for loops of one's own and for exported programs."""
+"""A policy of array observations as a function, for loops of one's own and for exported programs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +20,19 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
     """Makes the compiled function that chooses actions, for one instance of an environment or a batch.
 
     Args:
-        policy: acts.
-        environment: its observation space tells a batch from one instance; also says whether actions are masked.
+        policy: policy that acts.
+        environment: environment whose observation space distinguishes a batch from one instance; it also tells whether
+            actions are masked.
 
     Returns:
         `(params, observation, carry=None, first=None, action_mask=None, key=None, reward=None) -> (action, carry)`.
         `observation` is that of one instance, `[*shape]` (`[N, *shape]` with agents), or of a batch, `[B, *shape]`; the
-        others have the same leading axes. `carry` is what the last call returned, None at the start of an episode.
-        `first` (bool) says where an episode starts, by default where there is no carry. `reward` is what the last
-        action paid, for policies that read it (RL^2, decision transformers); what they did is in their carry. Without
-        `key` the action is the mode of the distribution, with one it is sampled. It raises ValueError without a mask
-        where the environment has masks, and without a reward after the first step where the policy reads rewards.
+        other arguments have the same leading axes. `carry` is what the last call returned; None at the start of an
+        episode. `first` (bool) marks the start of an episode; by default, an episode starts if there is no carry.
+        `reward` is the reward of the last action, for policies that read it (RL^2, decision transformers); their own
+        actions are in their carry. Without `key`, the action is the mode of the distribution; with a key, it is
+        sampled. The function raises ValueError without a mask if the environment has masks, and without a reward after
+        the first step if the policy reads rewards.
     """
     agents = (environment.num_agents,) if environment.num_agents else ()
     space, actions = environment.observation_space, environment.action_space
@@ -70,22 +72,22 @@ def make_act(policy: Policy, environment: Environment) -> Callable[..., tuple[Ar
         key: Array | None = None,
         reward: Array | float | None = None,
     ) -> tuple[Array, Carry]:
-        """Chooses the action that answers an observation.
+        """Chooses the action for an observation.
 
         Args:
-            observation: of one instance, or of a batch; all other arguments have the same leading axes.
-            carry: what the last call returned, None at the start of an episode.
-            first: where an episode starts, bool; None: where there is no carry.
+            observation: observation of one instance, or of a batch; all other arguments have the same leading axes.
+            carry: carry that the last call returned; None at the start of an episode.
+            first: bool, whether an episode starts; None: it starts if there is no carry.
             action_mask: bool, allowed actions; `timestep.action_mask` of worlds that have masks.
-            key: to sample; without, it is the mode of the policy.
-            reward: what the last action paid, for policies that read it.
+            key: random key for sampling; None: the action is the mode of the policy.
+            reward: reward of the last action, for policies that read it.
 
         Returns:
             The action and the carry for the next call.
 
         Raises:
-            ValueError: the world has masks, and none is given; or the policy reads rewards, and none is given after
-                the first step.
+            ValueError: the world has masks, and none is given; or the policy reads rewards, and none is given after the
+                first step.
         """
         if masked and action_mask is None:
             raise ValueError(
@@ -112,7 +114,7 @@ def initial_carry(policy: Policy, environment: Environment, rows: tuple[int, ...
 
 
 def mask_shape(environment: Environment) -> tuple[int, ...] | None:
-    """Returns the shape of the action masks of one instance; None where every action always is allowed."""
+    """Returns the shape of the action masks of one instance; None if every action is always allowed."""
     if isinstance(environment, HostEnvironment):
         return None if environment.num_actions is None else (environment.num_actions,)
     first = jax.eval_shape(lambda key: environment.reset(key, environment.sample_task(key))[1], jax.random.key(0))
@@ -120,7 +122,7 @@ def mask_shape(environment: Environment) -> tuple[int, ...] | None:
 
 
 def history_read(policy: Policy, environment: Environment) -> frozenset[str]:
-    """Returns which of `previous_action` and `previous_reward` a policy reads, by tracing it."""
+    """Returns which of `previous_action` and `previous_reward` a policy reads, found by tracing it."""
     agents = (environment.num_agents,) if environment.num_agents else ()
     space, actions = environment.observation_space, environment.action_space
     shape = (1, 1, *agents)

@@ -1,4 +1,4 @@
-"""Programs of a run that are compiled in a thread before they are called: XLA needs no interpreter meanwhile."""
+"""Compiles programs of a run in a thread before they are called; XLA compiles without Python's interpreter lock."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,14 +12,15 @@ from jaxagents.training.chunks import counts_left, event_periods
 
 
 class Ahead(NamedTuple):
-    """Compilation beside the main thread.
+    """Compilation in a thread beside the main thread.
 
     Attributes:
-        train: `(index) -> None`, begins with the training of a stage.
-        follow: `(index) -> None`, begins with its evaluation, and with the training of the stage after it: to be called
-            after the first update, which does not wait for them.
-        wait: `(program) -> None`, returns when a `Runner.run` or an evaluation of a stage is compiled, or nothing has
-            begun with it, and raises what went wrong. The call that follows finds what was compiled.
+        train: `(index) -> None`, starts to compile the training of a stage.
+        follow: `(index) -> None`, starts to compile its evaluation, and the training of the stage after it: to be
+            called after the first update, which does not wait for them.
+        wait: `(program) -> None`, returns when a `Runner.run` or an evaluation of a stage is compiled, or if its
+            compilation was not started, and raises the error of a compilation. The call that follows uses the compiled
+            program.
     """
 
     train: Callable[[int], None]
@@ -29,12 +30,12 @@ class Ahead(NamedTuple):
 
 @contextmanager
 def compile_ahead(stages: Sequence[Stage]) -> Iterator[Ahead]:
-    """Opens a thread that compiles one program after the other; what has not begun by the end of the block never does.
+    """Opens a thread that compiles programs one after the other; those not begun at the end of the block are dropped.
 
-    Several processes, and programs in several parts, compile when they are called.
+    With several processes, and for programs in several parts, compilation takes place at the call.
 
     Args:
-        stages: of an experiment.
+        stages: stages of an experiment.
     """
     pool, futures = ThreadPoolExecutor(1, "compiler"), dict[Callable[..., Any], Future[Any]]()
 

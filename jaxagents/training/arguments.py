@@ -1,4 +1,4 @@
-"""Arguments of commands: what is refused before Hydra reads it, and what is written as Hydra reads it."""
+"""Arguments of commands: checks before Hydra reads them, and how to write values that Hydra reads."""
 
 import argparse
 import difflib
@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer
 from hydra.errors import HydraException
 
-# Options of Hydra's.
+# Options of Hydra.
 _FLAGS = (
     *(("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")),
     ("--shell-completion", "-sc"),
@@ -23,10 +23,10 @@ _WITH_VALUE = (
 )
 _EMPTY = re.compile(r"\+{0,2}[\w.@/]+=\s*")
 _PLAIN = re.compile(r"[\w./+-]+")  # Values that need no quotes.
-_IN_NAMES = re.compile(r"[\w.+-]*")  # Values that stand in names of folders.
+_IN_NAMES = re.compile(r"[\w.+-]*")  # Values that can be part of folder names.
 _SUBDIR = "hydra.sweep.subdir"
-_MOST = 120  # Characters of a name: most systems take 255 bytes.
-_OF_INTERVALS = 24  # Characters of a number that a sweeper proposes.
+_MOST = 120  # Characters of a name: most systems allow 255 bytes.
+_OF_INTERVALS = 24  # Characters of a number that a sweeper suggests.
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
@@ -41,14 +41,14 @@ def parse_overrides(settings: Sequence[str]) -> list[Override]:
 
 
 def require_options(arguments: Sequence[str], further: Sequence[str] = ()) -> None:
-    """Refuses what begins with a dash and is no option of Hydra's, in place of its list of all options.
+    """Refuses arguments that begin with a dash but are not options of Hydra, without printing its list of all options.
 
     Args:
-        arguments: of the command line.
-        further: names of options that the script has besides.
+        arguments: arguments of the command line.
+        further: names of further options of the script.
 
     Raises:
-        ValueError: an option is unknown, lacks its value, or stands between settings.
+        ValueError: an option is unknown, has no value, or stands between settings.
     """
 
     def refuse(message: str) -> NoReturn:
@@ -76,7 +76,7 @@ def require_values(arguments: Sequence[str]) -> None:
     """Refuses arguments without a value, which Hydra reads as empty strings.
 
     Raises:
-        ValueError: names the argument.
+        ValueError: an argument has no value; names the argument.
     """
     for argument in arguments:
         if _EMPTY.fullmatch(argument):
@@ -87,14 +87,14 @@ def require_values(arguments: Sequence[str]) -> None:
 
 
 def require_one_choice(arguments: Sequence[str], configs: Path) -> None:
-    """Refuses two options of one group, of which Hydra would take the last.
+    """Refuses two options of one group, of which Hydra would use the last.
 
     Args:
-        arguments: of the command line.
+        arguments: arguments of the command line.
         configs: folder of the groups.
 
     Raises:
-        ValueError: names the group.
+        ValueError: a group has two options; names the group.
     """
     chosen: dict[str, str] = {}
     for argument in arguments:
@@ -106,7 +106,7 @@ def require_one_choice(arguments: Sequence[str], configs: Path) -> None:
 
 
 def write_argument(name: str, value: object) -> str:
-    """Writes `name=value` as a shell takes it and Hydra reads it, whatever marks the value has."""
+    """Writes `name=value` so that a shell passes it on and Hydra reads it, with any special characters in the value."""
     text = str(value)
     if not _PLAIN.fullmatch(text):
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -115,11 +115,11 @@ def write_argument(name: str, value: object) -> str:
 
 
 def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Writes `paper=gigpo,nft`, and `overrides=[loss=plain]`, as the lists that Hydra reads.
+    """Rewrites `paper=gigpo,nft` and `overrides=[loss=plain]` as lists that Hydra reads.
 
     Args:
-        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
-        names: of options that are always lists.
+        arguments: arguments of the command line; in a sweep (`-m`), commas separate its jobs.
+        names: names of options that are always lists.
 
     Returns:
         The arguments.
@@ -138,7 +138,7 @@ def quote_lists(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _quote_settings(text: str) -> str:
-    """Quotes the items of a list that are settings, such as [loss=plain,~critic], which Hydra reads in quotes alone."""
+    """Quotes list items that are settings, such as those of [loss=plain,~critic], which Hydra reads only in quotes."""
     if not (text.startswith("[") and text.endswith("]")):
         return text
     items = [item.strip() for item in _split(text[1:-1])]
@@ -154,7 +154,7 @@ def _quote(item: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Splits a text at the commas that stand in no brackets and in no quotes."""
+    """Splits a text at the commas outside brackets and quotes."""
     items, depth, quote = [""], 0, ""
     for mark in text:
         if mark == "," and not depth and not quote:
@@ -169,10 +169,10 @@ def _split(text: str) -> list[str]:
 
 
 def quote_names(arguments: Sequence[str]) -> list[str]:
-    """Puts quotes around paths with equality signs, such as the folders of sweeps, which Hydra does not read otherwise.
+    """Puts quotes around paths with equality signs, such as folders of sweeps, which Hydra cannot read otherwise.
 
     Args:
-        arguments: of the command line; in a sweep (`-m`), commas separate its jobs.
+        arguments: arguments of the command line; in a sweep (`-m`), commas separate its jobs.
 
     Returns:
         The arguments.
@@ -189,16 +189,16 @@ def quote_names(arguments: Sequence[str]) -> list[str]:
 
 
 def name_folders(arguments: Sequence[str]) -> list[str]:
-    """Names the folders of a sweep by its number and by what varies, where that can stand in a name.
+    """Names the folders of a sweep by job number and by the varied options, if these can be part of a name.
 
-    Values with slashes or other marks, such as paths and lists, are left out, and so is what would make names too long:
-    the numbers tell such combinations apart, and the last line of a sweep says what each of them is.
+    Values with slashes or other special characters, such as paths and lists, are left out, and so are options that
+    would make names too long: the numbers distinguish such combinations, and the last line of a sweep lists them.
 
     Args:
-        arguments: of the command line.
+        arguments: arguments of the command line.
 
     Returns:
-        The arguments, with the settings of Hydra that name folders; as they are where there is no sweep, or
+        The arguments, with the settings of Hydra that name folders; unchanged if there is no sweep, or if
         `hydra.sweep.subdir` is among them.
     """
     settings = [argument for argument in arguments if not argument.startswith("-")]
@@ -206,7 +206,7 @@ def name_folders(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     try:
         overrides = parse_overrides(settings)
-    except HydraException:  # Hydra says what is wrong with them.
+    except HydraException:  # Hydra explains what is wrong with them.
         return list(arguments)
     room = _MOST
     named = set()
@@ -227,7 +227,7 @@ def name_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def _longest_name(override: Override) -> int | None:
-    """Returns the characters of the longest "key=value" of an option that varies; None where one is no name."""
+    """Returns the length of the longest "key=value" of an option that varies; None if one cannot be in a name."""
     if not override.is_discrete_sweep():
         return len(override.get_key_element()) + 1 + _OF_INTERVALS
     try:

@@ -1,4 +1,4 @@
-"""Devices that sample while others learn: batches of lagging weights, in an order that nothing but the seed decides."""
+"""Some devices sample while others learn: batches from lagging weights, in an order that only the seed determines."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +23,7 @@ def split_devices(num_devices: int | None, num_actors: int) -> tuple[list[jax.De
     """Returns the devices that sample, which are the last ones, and those that learn.
 
     Raises:
-        ValueError: none is left to learn, there are several processes, or see `select_devices`.
+        ValueError: no device is left to learn, there are several processes, or see `select_devices`.
     """
     devices = select_devices("sharded", num_devices)
     if num_actors >= len(devices) or jax.process_count() > 1:
@@ -35,14 +35,14 @@ def split_devices(num_devices: int | None, num_actors: int) -> tuple[list[jax.De
 
 
 def require_same_lag(devices: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuses to go on with another number of waiting batches than the run was saved with.
+    """Refuses to resume a run with another number of waiting batches than it was saved with.
 
     Args:
-        devices: section of the config.
-        saved: the same of the run that was saved.
+        devices: `devices` section of the config.
+        saved: the same section of the saved run.
 
     Raises:
-        ValueError: names both.
+        ValueError: the numbers differ; names both.
     """
     lags = [one.get("lag", 1) if one.get("actors") else None for one in (saved, devices)]
     if lags[0] != lags[1]:
@@ -54,18 +54,18 @@ def require_same_lag(devices: Mapping[str, Any], saved: Mapping[str, Any]) -> No
 
 
 def make_device_sampler(collector: Collector, learner: Learner, devices: list[jax.Device]) -> Sampler:
-    """Makes a sampler that collects on devices of its own.
+    """Makes a sampler that collects on its own devices.
 
     Args:
-        collector: made with `axis_name=AXIS_NAME`.
-        learner: says what it acts with.
-        devices: each samples its share of the rows.
+        collector: collector made with `axis_name=AXIS_NAME`.
+        learner: learner that provides the parameters for acting.
+        devices: devices, each of which samples its share of the rows.
 
     Returns:
         The sampler.
 
     Raises:
-        ValueError: rows do not divide by the number of devices, or a leaf of the batches has no rows.
+        ValueError: the number of rows is not divisible by the number of devices, or a leaf of the batches has no rows.
     """
     program = make_program(collector, learner)
     abstract = place(program, mode="sharded", devices=devices).abstract.collector
@@ -110,19 +110,19 @@ def place_apart(
     lag: int,
     read_params: Callable[[Array], Params] | None = None,
 ) -> Runner:
-    """Lets some devices sample while others learn.
+    """Places a program so that some devices sample while others learn.
 
-    Batch u is sampled with the weights after update `max(u - lag, 0)`, while earlier ones are learned from, and is
-    learned from in update u: once, and in this order, whoever is faster. The metric `rollout/staleness` is the mean lag
-    of the batches. Batches that wait are part of the state, so that a resumed run is the same; the `lag` ones that wait
-    when a run ends are played for nothing, and count nowhere. Without a lag it is the run of `devices.place`.
+    Batch u is sampled with the weights after update `max(u - lag, 0)`, while earlier batches are learned from, and is
+    used once, in update u, whichever side is faster. The metric `rollout/staleness` is the mean lag of the batches.
+    Waiting batches are part of the state, so that a resumed run gives the same results; the `lag` batches that wait at
+    the end of a run are discarded and not counted. With a lag of 0, the run is the same as that of `devices.place`.
 
     Args:
-        collector: made with `axis_name=AXIS_NAME`; its batches have an axis of rows in every leaf.
-        learner: made with `axis_name=AXIS_NAME`.
+        collector: collector made with `axis_name=AXIS_NAME`; its batches have an axis of rows in every leaf.
+        learner: learner made with `axis_name=AXIS_NAME`.
         actors: devices that sample.
         learners: devices that learn.
-        lag: K, batches that wait.
+        lag: K, number of batches that wait.
         read_params: see `devices.place`.
 
     Returns:
@@ -163,13 +163,13 @@ def place_apart(
     finish = jax.jit(lambda merged: {name: report(summary) for name, summary in merged.items()})
 
     def sample(state: TrainState, number: Array) -> tuple[State, Sampled]:
-        """Starts to sample the batch of an update with the weights of now."""
+        """Starts to sample the batch of an update with the current weights."""
         return sampler.sample(
             state.collector["sampler"], acting(state.learner), state.update, key_of(state.key, number)
         )
 
     def placements(sampled: Sampled) -> Sampled:
-        """Returns where what has arrived lies."""
+        """Returns the placements of the arrived batches."""
         wholes = jax.tree.map(lambda leaf: whole, sampled)
         return wholes.replace(batch=jax.tree.map(partial(NamedSharding, whole.mesh), of_batch))
 
@@ -192,7 +192,7 @@ def place_apart(
         for _ in range(num_updates):
             ahead, sampled = sample(state, state.update + lag)
             waiting = state.collector["waiting"]
-            # What waits is learned from at once; what is being sampled arrives behind it.
+            # The waiting batch is learned from at once; the one being sampled arrives after it.
             batch, *waiting = waiting if lag else (receive(sampled),)
             if merged is None:
                 shapes = jax.eval_shape(learn_mapped, state.learner, state.key, state.update, batch, None)[2]
@@ -228,7 +228,7 @@ def _with_waiting(abstract: TrainState, sampler: Sampler, waiting: tuple[Sampled
 
 
 def _begin(program: Program, learner: Learner, key: Array) -> tuple[State, Params, Array]:
-    """Returns what a collector is called with first."""
+    """Returns the first arguments of a collector."""
     state = program.init(key)
     return state.collector, params_to_act(learner, state.learner), key
 
@@ -256,7 +256,7 @@ def _row_axes(collector: Collector, state: State, params: Params, key: Array) ->
 
 
 def _summarise(phase: str, metrics: Metrics) -> dict[str, Mean | Count]:
-    """Returns what metrics sum up to over devices."""
+    """Returns the summaries of metrics over devices."""
     return jax.lax.psum({f"{phase}/{name}": as_summary(value) for name, value in metrics.items()}, AXIS_NAME)
 
 

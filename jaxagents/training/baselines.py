@@ -1,4 +1,4 @@
-"""What a run is compared with: its own policy before training, and the expert and random actions of worlds in words."""
+"""Baselines of a run: its own policy before training, and the expert and random actions of text worlds."""
 
 import json
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from jaxagents.training.world_suite import SCRIPTED, make_scripted
 def measure_baselines(
     path: str | Path, *, num_episodes: int, seed: int, stage: str | None = None, on_fallback: Callable[[str], Any]
 ) -> dict[str, dict[str, float]]:
-    """Measures the baselines of a run, keeps them in its directory, and draws its curves and report anew.
+    """Measures the baselines of a run, stores them in its directory, and redraws its curves and report.
 
     Args:
         path: run directory.
-        num_episodes: of each baseline, each on a task of its own.
-        seed: of tasks and randomness.
+        num_episodes: number of episodes of each baseline, each with its own task.
+        seed: seed of tasks and randomness.
         stage: name of the stage; None: the last one that has a checkpoint.
         on_fallback: see `load_stage`.
 
     Returns:
-        Means by metric, of "before training" (random parameters of the policy, or those of a pretrained model), and in
-        worlds in words with one seat the success of "expert" and "random actions".
+        Means by metric for "before training" (random parameters of the policy, or those of a pretrained model), and in
+        text worlds with one seat the success of "expert" and "random actions".
 
     Raises:
         ValueError: see `load_stage`.
@@ -53,7 +53,7 @@ def measure_baselines(
 
 
 def _measure_scripted(loaded: LoadedStage, key: jax.Array, num_episodes: int) -> dict[str, dict[str, float]]:
-    """Plays the levels of the evaluation evenly, and returns the success of expert and random actions."""
+    """Plays the levels of the evaluation equally often, and returns the success of the expert and of random actions."""
     environment, level = loaded.stage.environment, loaded.stage.evaluation.level
     levels = range(environment.text.num_levels) if level is None else (level,)
     play = jax.jit(make_scripted(environment, num_episodes=-(-num_episodes // len(levels)), held_out=True))

@@ -1,4 +1,4 @@
-"""From a composed config to the functions that it names."""
+"""Builds the functions that a composed config names."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -41,22 +41,22 @@ from jaxagents.types import Array, Environment, LanguagePolicy, Params, Policy
 
 
 class Stage(NamedTuple):
-    """One part of a run: a program, and how to judge its policy.
+    """One stage of a run: a program, and how to evaluate its policy.
 
     Attributes:
-        name: for logs and folders.
-        start: name of the earlier stage from whose end it starts; None: from random parameters.
-        runner: the placed program.
+        name: name for logs and folders.
+        start: name of the earlier stage from whose final state it starts; None: from random parameters.
+        runner: placed program.
         evaluate: compiled `(params) -> dict` of `[episodes]`, or `[seeds, episodes]`.
-        evaluate_last: the same at the end of the stage, of `evaluation.final_episodes`.
-        evaluator: what makes such functions: `(environment, policy, *, num_episodes, greedy, level) ->
+        evaluate_last: the same with `evaluation.final_episodes` episodes, for the end of the stage.
+        evaluator: function that makes such evaluations: `(environment, policy, *, num_episodes, greedy, level) ->
             ((params, key) -> dict of [episodes])`.
-        policy: what acts.
-        environment: what it is evaluated in.
-        num_updates: of the program.
-        steps_per_update: of one seed, in the unit of the collector.
-        training: its section of the config.
-        evaluation: its section of the config.
+        policy: policy that acts.
+        environment: environment of the evaluation.
+        num_updates: number of updates of the program.
+        steps_per_update: steps per update of one seed, in the unit of the collector.
+        training: `training` section of the config.
+        evaluation: `evaluation` section of the config.
     """
 
     name: str
@@ -75,19 +75,19 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run, ready to go.
+    """A run that is ready to start.
 
     Attributes:
-        name: of the experiment.
-        seed: all randomness of training comes from it.
-        num_seeds: copies trained side by side, which are the runs of `seed`, `seed + 1` and so on; 0 for a single one
-            without a seed axis.
-        stages: run one after the other.
-        devices: section of the config.
-        logging: section of the config.
+        name: name of the experiment.
+        seed: seed of all randomness of training.
+        num_seeds: number of copies trained in parallel, which are the runs of `seed`, `seed + 1` and so on; 0 for a
+            single run without a seed axis.
+        stages: stages, run one after the other.
+        devices: `devices` section of the config.
+        logging: `logging` section of the config.
         config: the resolved config as plain data.
-        digest: `config_hash` of it.
-        run_digest: `run_hash` of it, by which checkpoints know their run.
+        digest: `config_hash` of the config.
+        run_digest: `run_hash` of the config, by which checkpoints are matched to their run.
     """
 
     name: str
@@ -107,7 +107,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     With `quick=true`, the `when_quick` section is merged over it.
 
     Raises:
-        ValueError: something refers to an option that nothing has chosen, or see `require_run`.
+        ValueError: something refers to an option that is not chosen, or see `require_run`.
     """
     config = config.copy()
     OmegaConf.set_struct(config, False)
@@ -116,7 +116,7 @@ def resolve(config: DictConfig) -> dict[str, Any]:
     fits = config.pop("fits", None)
     for name in ("when_quick", "hydra", "trust"):
         config.pop(name, None)
-    if config.get("start_from") is None:  # Hashes are of what a run has.
+    if config.get("start_from") is None:  # Hashes cover only what a run has.
         config.pop("start_from", None)
     resolved = to_plain(config, fits)
     require_run(resolved)
@@ -128,14 +128,14 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
 
     Args:
         config: see `resolve`.
-        tokenizer: `Tokenizer.data` of the one that language policies take in place of their config's, as saved with
+        tokenizer: `Tokenizer.data` of the tokenizer that language policies use instead of their config's, as saved with
             their parameters.
 
     Returns:
         The experiment.
 
     Raises:
-        ValueError: a setting is out of range or does not fit another one.
+        ValueError: a setting is out of range or does not fit another setting.
     """
     require_run(config)
     devices = make_section(DevicesConfig, "devices", config["devices"])
@@ -160,12 +160,12 @@ def build(config: Mapping[str, Any], *, tokenizer: bytes | None = None) -> Exper
     )
 
 
-_MOST_UPDATES = 2**31 - 1  # They are counted in int32.
-_CALLED = ("learner", "collector", "evaluation")  # Sections of functions.
+_MOST_UPDATES = 2**31 - 1  # Updates are counted in int32.
+_CALLED = ("learner", "collector", "evaluation")  # Sections whose functions are called.
 
 
 def checked_stages(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the config of every stage, see `stage_configs`, whose names and types hold; nothing is built.
+    """Returns the config of every stage, see `stage_configs`, after a check of names and types; builds nothing.
 
     Raises:
         ValueError: see `check_settings`.
@@ -189,7 +189,7 @@ def checked_stages(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _count_updates(training: TrainingConfig, steps_per_update: int, quick: bool) -> int:
-    """Returns the whole updates that fit into a run; quick runs do two at least."""
+    """Returns the number of whole updates that fit into a run; at least two in quick runs."""
     num_updates = training.total_steps // steps_per_update
     if num_updates < 1 and not quick:
         raise ValueError(
@@ -210,17 +210,18 @@ def build_stage(
     """Builds one stage.
 
     Args:
-        name: of the stage.
-        config: its own, see `stage_configs`.
-        devices: where it runs: on each the same (see `devices.place`), on a mesh that splits parameters (see
-            `devices.place_on_mesh`), or `devices.actors` of them sampling while the others learn (see `place_apart`).
+        name: name of the stage.
+        config: config of the stage, see `stage_configs`.
+        devices: where the stage runs: the same on each device (see `devices.place`), on a mesh that splits parameters
+            (see `devices.place_on_mesh`), or with `devices.actors` devices that sample while the others learn (see
+            `place_apart`).
         tokenizer: see `build`.
 
     Returns:
         The stage.
 
     Raises:
-        ValueError: a setting is out of range or does not fit another one.
+        ValueError: a setting is out of range or does not fit another setting.
     """
     axis_name, place_parts = _placement(devices, config["seeds"])
     training = make_section(TrainingConfig, "training", config["training"])
@@ -281,7 +282,7 @@ def build_stage(
 
 
 def _placement(devices: DevicesConfig, num_seeds: int) -> tuple[str | None, Callable[..., Runner]]:
-    """Returns the axis that a learner has to reduce over, and `(program, collector, learner, **options) -> Runner`."""
+    """Returns the axis that a learner must reduce over, and `(program, collector, learner, **options) -> Runner`."""
     mode: Any = devices.mode
     if devices.actors is not None:
         if num_seeds > 1:

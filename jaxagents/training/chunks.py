@@ -1,4 +1,4 @@
-"""Updates that run in one call, between what the host does: logs, evaluations, checkpoints."""
+"""Chunks of updates that run in one call, between the tasks of the host: logs, evaluations, checkpoints."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,18 @@ Counts = Mapping[str, np.ndarray]  # unit of experience -> int64 `[]`, with seed
 
 
 class Chunk(NamedTuple):
-    """What one call of the compiled program did.
+    """The result of one call of the compiled program.
 
     Attributes:
-        begin: updates of the stage before it.
-        end: updates of the stage after it.
-        steps: played in it, of one seed.
-        state: after it.
-        metrics: means and counts over its updates, still on the devices.
-        due: which of the events come now; all of them after the last chunk.
+        begin: number of updates of the stage before the chunk.
+        end: number of updates of the stage after the chunk.
+        steps: number of steps played in the chunk, per seed.
+        state: state after the chunk.
+        metrics: means and counts over the updates of the chunk, still on the devices.
+        due: events that are due now; all of them after the last chunk.
         is_last: whether the stage is over.
-        dispatched: `time.monotonic()` when the devices had got it, so that the first one was compiled.
+        dispatched: `time.monotonic()` when the call had been handed to the devices; the first call has been compiled by
+            then.
     """
 
     begin: int
@@ -49,19 +50,19 @@ def run_chunks(
     counts: Counts | None = None,
     events: Sequence[str] = EVENTS,
 ) -> Iterator[Chunk]:
-    """Runs a stage until its updates are done or one of its budgets is played.
+    """Runs a stage until its updates are done or one of its budgets is used up.
 
     Args:
-        stage: to run.
-        state: where it stands; donated.
-        update: updates that were done before.
-        played: steps that were played in them.
-        counts: experience of them, see `add_counts`.
-        events: a chunk ends where any of these is due.
+        stage: stage to run.
+        state: current state; its buffers are donated.
+        update: number of updates done before.
+        played: number of steps played in these updates.
+        counts: experience of these updates, see `add_counts`.
+        events: events at which chunks end.
 
     Yields:
-        One chunk after the other; without steps that were thrown away and budgets of experience, the devices work on
-        while the host reads.
+        One chunk after the other; the devices keep working while the host reads, unless steps are thrown away or there
+        are budgets of experience.
     """
     periods, budget, counts = event_periods(stage), stage.num_updates * stage.steps_per_update, dict(counts or {})
     totals = stage.training.experience
@@ -82,18 +83,18 @@ def run_chunks(
 
 
 def first_update_time(chunk: Chunk) -> float:
-    """Returns when the first update of a chunk was done that is done now: all of them take as long as each other."""
+    """Returns when the first update of a chunk that is done now was done, as all updates take equally long."""
     return chunk.dispatched + (time.monotonic() - chunk.dispatched) / (chunk.end - chunk.begin)
 
 
 def add_counts(counts: Counts, metrics: Mapping[str, Array | np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns counts of experience with those of a chunk added."""
+    """Returns the counts of experience plus those of a chunk."""
     chunk = {unit: metrics[f"rollout/{unit}"] for unit in COUNTERS if f"rollout/{unit}" in metrics}
     return {**counts, **{unit: counts.get(unit, 0) + np.asarray(number, np.int64) for unit, number in chunk.items()}}
 
 
 def mean_evaluation(stage: Stage, params: Params, *, is_last: bool) -> dict[str, np.ndarray]:
-    """Evaluates a policy: means over episodes as `eval/<name>`, `[]`, with seeds `[seeds]`; no NaN `success`."""
+    """Evaluates a policy: means over episodes as `eval/<name>`, `[]`, with seeds `[seeds]`; without a NaN `success`."""
     episodes = dict((stage.evaluate_last if is_last else stage.evaluate)(params))
     if "success" in episodes and np.all(np.isnan(episodes["success"])):
         del episodes["success"]
@@ -114,7 +115,7 @@ def _is_spent(totals: Mapping[str, int], counts: Counts) -> bool:
 
 
 def counts_left(stage: Stage, counts: Counts) -> dict[str, np.ndarray]:
-    """Returns what is left of the budgets, int32 `[]`, with seeds `[seeds]`: as much as fits, one update needs less."""
+    """Returns what is left of the budgets, int32 `[]`, with seeds `[seeds]`; larger values are clipped to int32."""
     shape = np.shape(stage.runner.abstract.update)
     left = {unit: total - np.asarray(counts.get(unit, 0)) for unit, total in stage.training.experience.items()}
     most = np.iinfo(np.int32).max
@@ -122,6 +123,6 @@ def counts_left(stage: Stage, counts: Counts) -> dict[str, np.ndarray]:
 
 
 def _count_steps(stage: Stage, num_updates: int, metrics: Mapping[str, Array]) -> int:
-    """Returns the steps that updates played, thrown away or not, see `Collector`; the mean of several seeds."""
+    """Returns the number of steps that updates played, thrown away or not, see `Collector`; the mean over seeds."""
     rounds = float(np.mean(metrics[ROUNDS])) if ROUNDS in metrics else 1.0
     return round(num_updates * stage.steps_per_update * rounds)

@@ -1,4 +1,4 @@
-"""The mains of `experiments/`: mistakes in one line, and sweeps in which every job is a process of its own."""
+"""Main functions of `experiments/`: errors in one line, and sweeps in which every job is a separate process."""
 
 import difflib
 import gc
@@ -58,15 +58,15 @@ from jaxagents.training.sweep_jobs import TRACEBACK, close_sweep, end_with_sweep
 from jaxagents.training.trust import trust_argument, trusting
 from jaxagents.training.yaml_files import describe_yaml, require_readable
 
-# A suite that is not installed is a mistake of the user, too.
+# A suite that is not installed is an error of the user, too.
 _MISTAKES = (
     *(ValueError, ImportError, HydraException, OmegaConfBaseException, yaml.YAMLError, OverflowError),
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
 )
 _FAILURES = (FloatingPointError, OSError)  # A run that diverged, a full disk.
-_MOST_NAMES = 12  # That an error lists where none is near.
-_ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not those of the run.
-# What settings of TRL and verl are called here.
+_MOST_NAMES = 12  # Names that an error lists if none is similar.
+_ASIDE = ("hydra", "when_quick", "warm_start", "stages")  # Sections whose settings are not settings of the run.
+# The names here of settings of TRL and verl.
 _OF_OTHERS = {
     "beta": "learner.reference=true '+learner.regularizers.kl={_target_: jaxagents.losses.regularizers.kl_k3, ...}'",
     "epsilon": "loss.clip_epsilon",
@@ -79,7 +79,7 @@ _OF_OTHERS = {
 }
 # Settings that another option of their section has.
 _OF_OPTIONS = {"collector.reward": _OF_OTHERS["reward_funcs"]}
-# Functions that errors offer to callers, and what a user of the command line takes in their place.
+# Functions that errors suggest to callers, and what a user of the command line uses instead.
 _IN_ARGUMENTS = {"`make_twin_q`": "algorithm=sac, td3, or ppo", "`make_cem`": "evaluation=cem"}
 
 
@@ -90,18 +90,19 @@ def command(
     options: Sequence[str] = (),
     trains: bool = False,
 ) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
-    """Makes the main of a script in `experiments/` of a function of the composed config.
+    """Turns a function of the composed config into the main function of a script in `experiments/`.
 
-    What a user can mend is printed as one line on stderr: exit code 2 for a mistake in the arguments, 1 for a run that
-    failed, 130 after Ctrl-C, 75 after SIGTERM, where the run was saved and can go on. `HYDRA_FULL_ERROR=1` shows the
-    traceback instead. With `-m`, every combination is a process of its own: no setting of one leaks into the next, one
-    that fails does not stop the others, and the exit code is 1 when any did. Options may name modules of the folder
-    where the command is given.
+    Errors that a user can fix are printed as one line on stderr, with exit code 2 for an error in the arguments, 1 for
+    a run that failed, 130 after Ctrl-C, and 75 after SIGTERM, in which case the run was saved and can be resumed.
+    `HYDRA_FULL_ERROR=1` shows the traceback instead. With `-m`, every combination is a separate process: no setting of
+    one affects the next, one that fails does not stop the others, and the exit code is 1 if any of them failed. Options
+    may name modules in the current folder.
 
     Args:
-        config_name: of the file in `configs`, beside the folder of the script.
+        config_name: name of the file in `configs`, beside the folder of the script.
         lists: options that are always lists, see `quote_lists`.
-        options: such as "--list", which the script itself answers; they are offered where an unknown one is near.
+        options: options such as "--list" that the script itself handles; they are suggested for similar unknown
+            options.
         trains: whether `resume=<run directory>` stands for the arguments of that run, see `resume_arguments`.
 
     Returns:
@@ -110,7 +111,7 @@ def command(
 
     def decorate(task: Callable[[DictConfig], None]) -> Callable[[], None]:
         show_traceback = os.environ.get(TRACEBACK) == "1"
-        # Asked here, since a launcher sends the code to its processes without the name of its file.
+        # Determined here, since a launcher sends the code to its processes without the name of its file.
         script = Path(task.__code__.co_filename).absolute()
 
         @wraps(task)
@@ -135,7 +136,7 @@ def command(
         @end_at_second_signal()
         @hear_interrupts()
         def main() -> None:
-            # Imports and tracing make many objects that live on; looking through them takes a tenth of the time.
+            # Imports and tracing make many long-lived objects; scanning them takes a tenth of the time.
             gc.set_threshold(50_000, 20, 100)
             end_with_sweep()
             with errors_in_one_line(show_traceback):
@@ -147,11 +148,11 @@ def command(
                 folders: list[str | Path] = [*folders_of(arguments), configs]
                 require_methods(arguments, *folders)
                 sys.argv[1:] = name_folders(quote_names(quote_lists(arguments, lists)))
-            if os.getcwd() not in sys.path:  # For modules of the user's that options name.
+            if os.getcwd() not in sys.path:  # For a user's modules that options name.
                 sys.path.append(os.getcwd())
             if not show_traceback:
-                os.environ[TRACEBACK] = "1"  # Hydra raises what it would print.
-            # A launcher may run jobs in processes of its own: they note in a file how they ended.
+                os.environ[TRACEBACK] = "1"  # Hydra raises errors instead of printing them.
+            # A launcher may run jobs in separate processes: they record in a file how they ended.
             ending = ending_at_sigterm(sys.argv)
             with ending, tempfile.NamedTemporaryFile(mode="r", encoding="utf-8") as notes:
                 os.environ[SWEEP_JOB] = notes.name
@@ -173,12 +174,12 @@ def command(
 
 @contextmanager
 def errors_in_one_line(show_traceback: bool) -> Iterator[None]:
-    """Ends the process with a line on stderr in place of a traceback, where the user can mend what went wrong.
+    """Ends the process with a line on stderr in place of a traceback, if the user can fix what went wrong.
 
     Args:
-        show_traceback: does nothing.
+        show_traceback: whether to show the traceback as usual.
     """
-    # They print what is reported below: a function that a module lacks, and what failed on the host within a program.
+    # These loggers print errors reported below: a function that a module lacks, and host errors within a program.
     loggers = [logging.getLogger(name) for name in ("hydra.utils", "jax._src.callback")]
     logged: list[Any] = []
 
@@ -224,7 +225,7 @@ def _full_disk_in_one_line() -> Iterator[None]:
 
 
 def how_to_go_on(run_dir: Path) -> str:
-    """Says how a run goes on that was interrupted."""
+    """Says how an interrupted run can be resumed."""
     if not (run_dir / ARGUMENTS_FILE).is_file():
         return "nothing is trained yet"
     stored = parse_overrides([*OmegaConf.load(run_dir / ARGUMENTS_FILE)])
@@ -233,14 +234,14 @@ def how_to_go_on(run_dir: Path) -> str:
 
 
 def main_command(name: str) -> str:
-    """Returns how a main is called: by its script, or by the command of the wheel where this one was."""
+    """Returns how a main function is called: by its script, or by the wheel's command if this one was."""
     is_installed = Path(sys.argv[0]).name.startswith("jaxagents-")
     return f"jaxagents-{name}" if is_installed else f"python experiments/{name}.py"
 
 
 @contextmanager
 def _until_unread() -> Iterator[None]:
-    """Ends without a word where nobody reads what is printed any more, as after `--help | head`."""
+    """Exits silently if nobody reads the output any more, as after `--help | head`."""
     try:
         try:
             yield
@@ -249,15 +250,15 @@ def _until_unread() -> Iterator[None]:
     except BrokenPipeError:
         if _is_read():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For what is left to be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # For the remaining output.
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _is_read() -> bool:
-    """Returns False where stdout is a pipe whose other end is closed."""
+    """Returns False if stdout is a pipe whose other end is closed."""
     try:
         stdout = sys.stdout.fileno()
-    except (OSError, ValueError):  # A notebook's.
+    except (OSError, ValueError):  # The stdout of a notebook.
         return True
     poll = select.poll()
     poll.register(stdout, 0)
@@ -265,7 +266,7 @@ def _is_read() -> bool:
 
 
 def _sections_with(key: str, section: DictConfig) -> Iterator[str]:
-    """Yields the sections of a config that have a key, by their dotted names."""
+    """Yields the dotted names of the sections of a config that have a key."""
     for name in map(str, section):
         if OmegaConf.is_missing(section, name) or OmegaConf.is_interpolation(section, name):
             continue
@@ -281,7 +282,7 @@ def _stop(message: str, code: int) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns what an error says in one line, with the nearest names where one is unknown."""
+    """Returns the message of an error in one line, with the nearest names if a name is unknown."""
     cause = error.__cause__
     if isinstance(error, InstantiationException) and cause is not None:
         message = describe_error(cause)
@@ -311,7 +312,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _offers(key: str, parent: DictConfig) -> str:
-    """Returns where a setting is that a section lacks: under another name, in another section, or spelled otherwise."""
+    """Returns hints for a setting that a section lacks: another name, another section, or another spelling."""
     if key in _OF_OTHERS:
         return _OF_OTHERS[key]
     if (whole := f"{parent._get_full_key(None)}.{key}") in _OF_OPTIONS:
@@ -324,7 +325,7 @@ def _offers(key: str, parent: DictConfig) -> str:
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Returns the names that are most alike, as "this or that"; where none is, all of them, or the first of many."""
+    """Returns the most similar names, as "this or that"; if none is similar, all names, or the first of many."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     others = len(known) - _MOST_NAMES
     if near or others <= 0:

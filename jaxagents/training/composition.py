@@ -1,4 +1,4 @@
-"""Composing runs outside of their script, and what they are called."""
+"""Composes runs outside of their script, and names them."""
 
 import re
 import tempfile
@@ -25,11 +25,11 @@ _FOLDER = "--config-dir"
 
 
 def run_name() -> str:
-    """Returns what a run is called by the options that were chosen: `ppo_tmaze`, of the experiment if there is one.
+    """Returns the name of a run by its chosen options: `ppo_tmaze`, or the experiment's name if there is one.
 
     Returns:
-        The experiment, or else `<algorithm>_<world>`, where a learner and an environment stand for those not chosen;
-        with the methods that are switched on, as in `grpo_shop_gigpo`.
+        The experiment, or else `<algorithm>_<world>`, with the learner and the environment in place of those not
+        chosen; and the methods that are switched on, as in `grpo_shop_gigpo`.
     """
     choices: Any = HydraConfig.get().runtime.choices
     pair = f"{choices.algorithm or choices.learner}_{choices.world or choices.environment}"
@@ -37,9 +37,9 @@ def run_name() -> str:
 
 
 def register_resolvers() -> None:
-    """Makes `${run_name:}` of `configs/train.yaml` known; to be called before Hydra composes."""
+    """Registers `${run_name:}` of `configs/train.yaml`; to be called before Hydra composes."""
     OmegaConf.register_new_resolver("run_name", run_name, replace=True)
-    # Hydra copies its store, of which there is one, for every group that `--help` lists: three quarters of its time.
+    # Hydra copies its single store for every group that `--help` lists, which takes three quarters of its time.
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
 
 
@@ -47,14 +47,14 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
     """Composes `configs/train.yaml`, as `experiments/train.py` would with the same arguments.
 
     Args:
-        config_folder: holds `train.yaml`.
-        *overrides: such as "world=frozenlake", "algorithm=dapo".
+        config_folder: folder that holds `train.yaml`.
+        *overrides: overrides such as "world=frozenlake", "algorithm=dapo".
 
     Returns:
         The config.
 
     Raises:
-        ValueError: see `methods.require_methods`, or a method that does not fit the algorithm.
+        ValueError: see `methods.require_methods`, or a method does not fit the algorithm.
     """
     require_methods(overrides, config_folder)
     register_resolvers()
@@ -64,7 +64,7 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
         config = hydra.compose("train", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
     OmegaConf.set_struct(config, False)
-    config.name = config.name  # Named by the choices of now.
+    config.name = config.name  # Named by the current choices.
     config.pop("hydra")
     OmegaConf.set_struct(config, True)
     return config
@@ -72,12 +72,12 @@ def compose(config_folder: str | Path, *overrides: str) -> DictConfig:
 
 @contextmanager
 def misfits_explained(config_name: str, overrides: Sequence[str], *folders: str | Path) -> Iterator[None]:
-    """Says which method asks for a group that nothing else has, where that is why a composition fails.
+    """Says which method needs a group that nothing provides, if that is why a composition fails.
 
     Args:
-        config_name: of the composition.
-        overrides: of it.
-        *folders: of configs, those of a user first; the last one holds the config.
+        config_name: name of the composed config.
+        overrides: overrides of the composition.
+        *folders: folders of configs, those of a user first; the last one holds the config.
     """
     try:
         yield
@@ -95,9 +95,9 @@ def misfits_explained(config_name: str, overrides: Sequence[str], *folders: str 
 
 
 def merge_overrides(*lists: list[str]) -> list[str]:
-    """Joins lists of overrides; a later one takes the place of an earlier one of the same key.
+    """Joins lists of overrides; a later override replaces an earlier one of the same key.
 
-    Hydra itself refuses to hear the option of a group twice.
+    Hydra itself refuses two choices for one group.
     """
     texts = [text for overrides in lists for text in overrides]
     merged: dict[str, str] = {}
@@ -109,13 +109,13 @@ def merge_overrides(*lists: list[str]) -> list[str]:
 
 
 def given_arguments() -> list[str]:
-    """Returns the arguments that the config of now was composed of as they were written, with `${...}` as it stands."""
+    """Returns the arguments of the current config as they were written, with `${...}` unresolved."""
     arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     return arguments
 
 
 def own_folders() -> list[Path]:
-    """Returns the folders of `--config-dir` that the config of now was composed of."""
+    """Returns the folders of `--config-dir` of the current config."""
     sources = HydraConfig.get().runtime.config_sources
     return [Path(source.path).absolute() for source in sources if source.provider == "command-line"]
 
@@ -127,7 +127,7 @@ def folders_of(arguments: Sequence[str]) -> list[str]:
 
 
 def join_options(arguments: Sequence[str]) -> list[str]:
-    """Writes `--config-dir mine` and `-cd mine` as `--config-dir=mine`."""
+    """Rewrites `--config-dir mine` and `-cd mine` as `--config-dir=mine`."""
     joined: list[str] = []
     for argument in arguments:
         if joined and joined[-1] == _FOLDER:
@@ -140,17 +140,17 @@ def join_options(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def joined_configs(folder: Path, own: Sequence[Path]) -> Iterator[Path]:
-    """Gives a folder of the configs of several, of which the first one with a name counts, as in Hydra's search path.
+    """Provides one folder for the configs of several; the first with a name counts, as in Hydra's search path.
 
     Args:
-        folder: of the experiments.
-        own: of the user.
+        folder: folder of the experiments' configs.
+        own: folders of the user.
 
     Yields:
-        `folder` itself, or one of links that is there for as long as the context.
+        `folder` itself, or a folder of links that exists within the context.
 
     Raises:
-        ValueError: a folder of the user is not there.
+        ValueError: a folder of the user does not exist.
     """
     if missing := [one for one in own if not Path(one).is_dir()]:
         raise ValueError(f"`--config-dir` must be a folder, got {missing[0]}, which is not there.")
@@ -167,22 +167,22 @@ def joined_configs(folder: Path, own: Sequence[Path]) -> Iterator[Path]:
 
 
 def save_arguments(run_dir: Path) -> None:
-    """Writes the arguments that the config of now was composed of into a run directory, for `resume_arguments`."""
+    """Writes the arguments of the current config into a run directory, for `resume_arguments`."""
     if HydraConfig.initialized():
         arguments = [f"{_FOLDER}={folder}" for folder in own_folders()]
         OmegaConf.save(OmegaConf.create(arguments + given_arguments()), run_dir / ARGUMENTS_FILE)
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Replaces `resume=<run directory>` by the arguments that the run was started with; others count over these.
+    """Replaces `resume=<run directory>` by the arguments that the run was started with; new arguments override these.
 
-    The folder of configs that it was started with goes with them, unless another one is named.
+    The folder of configs that the run was started with is kept, unless another one is named.
 
     Args:
-        arguments: of `experiments/train.py`.
+        arguments: arguments of `experiments/train.py`.
 
     Returns:
-        The arguments, those of the run with `run_dir` as it was given; unchanged where nothing is resumed.
+        The arguments, those of the run with `run_dir` as it was given; unchanged if nothing is resumed.
 
     Raises:
         ValueError: the folder holds no run, or one that was not composed of arguments, or whose arguments name
@@ -226,7 +226,7 @@ def _read_arguments(path: Path) -> list[str]:
 
 
 def _require_own(stored: Sequence[str], folders: Sequence[str], further: Sequence[str], path: Path) -> list[str]:
-    """Returns the arguments of a run, of which none may call functions of others or read files of its own choice."""
+    """Returns the arguments of a run, if none calls functions of others or reads files of its own choice."""
     given = parse_overrides(further)
     trust: Any = [override.value() for override in given if override.key_or_group == "trust"]
     with trusting(trust[-1] if trust else None):

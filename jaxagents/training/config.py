@@ -1,4 +1,4 @@
-"""The sections of a config as frozen dataclasses, checked once."""
+"""The sections of a config as frozen dataclasses, validated once."""
 
 import dataclasses
 import difflib
@@ -15,7 +15,7 @@ from jaxagents.types import COUNTERS
 
 _Section = TypeVar("_Section")
 _NOT_HASHED = ("run_dir", "devices", "logging", "hydra")
-_LENGTHS = {  # What a run may change while it goes on, by section.
+_LENGTHS = {  # What may change when a run is resumed, by section.
     "training": (
         *("total_steps", "total_episodes", "total_turns", "total_tokens", "total_env_steps"),
         *("log_every_steps", "checkpoint_every_steps", "keep_checkpoints", "target_return"),
@@ -26,7 +26,7 @@ _LENGTHS = {  # What a run may change while it goes on, by section.
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What stands at the top of a config beside its sections."""
+    """Settings at the top of a config, outside its sections."""
 
     name: str
     seed: int
@@ -45,7 +45,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long a run is and when it logs and saves; `steps` are what the collector counts, of one seed."""
+    """Length of a run, and when it logs and saves; `steps` are counted by the collector, per seed."""
 
     total_steps: int
     log_every_steps: int
@@ -65,14 +65,14 @@ class TrainingConfig:
 
     @property
     def experience(self) -> dict[str, int]:
-        """Returns the budgets of experience by unit, those that there are."""
+        """Returns the budgets of experience that are set, by unit."""
         totals = {unit: getattr(self, f"total_{unit}") for unit in COUNTERS}
         return {unit: total for unit, total in totals.items() if total is not None}
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Episodes on fixed tasks."""
+    """Evaluation episodes on fixed tasks."""
 
     every_steps: int
     num_episodes: int
@@ -126,7 +126,7 @@ class DevicesConfig:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What a run shows and leaves behind."""
+    """What a run shows and stores."""
 
     progress: bool = True
     tensorboard: bool = True
@@ -137,10 +137,10 @@ class LoggingConfig:
 
 
 def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
-    """Makes a dataclass of a config section; whole floats, as in `total_steps=1e6`, become integers where meant.
+    """Makes a dataclass of a config section; whole floats, as in `total_steps=1e6`, become integers for integer fields.
 
     Raises:
-        ValueError: an unknown key (the nearest known ones are offered), a missing one, or a value of another type.
+        ValueError: a key is unknown (the nearest known keys are suggested) or missing, or a value has another type.
     """
     fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type]
     for key in values:
@@ -157,7 +157,7 @@ def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) 
 
 
 def require_run(config: Mapping[str, Any]) -> RunConfig:
-    """Checks what stands at the top of a config beside its sections, see `make_section`."""
+    """Checks the settings at the top of a config, outside its sections, see `make_section`."""
     names = [field.name for field in dataclasses.fields(RunConfig) if field.name in config]
     return make_section(RunConfig, "", {name: config[name] for name in names})
 
@@ -165,14 +165,14 @@ def require_run(config: Mapping[str, Any]) -> RunConfig:
 def config_hash(resolved: Mapping[str, Any]) -> str:
     """Returns 16 hexadecimal digits of the SHA-256 of everything in a resolved config that changes results.
 
-    `run_dir`, `devices` and `logging` do not count: a run may go on elsewhere and on other devices.
+    `run_dir`, `devices` and `logging` do not count: a run may be resumed elsewhere and on other devices.
     """
     counted = {key: value for key, value in resolved.items() if key not in _NOT_HASHED}
     return hashlib.sha256(_serialise(counted).encode()).hexdigest()[:16]
 
 
 def run_hash(resolved: Mapping[str, Any]) -> str:
-    """Returns the `config_hash` without lengths and periods, of all stages: a run may be extended."""
+    """Returns the `config_hash` without the lengths and periods of all stages, as a run may be extended."""
     return config_hash(_without_lengths(resolved))
 
 
@@ -190,7 +190,7 @@ def _without_lengths(node: Any) -> Any:
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Lists the dotted keys in which two resolved configs of one run must not differ but do."""
+    """Lists the dotted keys that differ between two resolved configs of one run, though they must not."""
     return _changed_keys(_without_lengths(before), _without_lengths(after), "")
 
 

@@ -1,4 +1,4 @@
-"""Groups of episodes as training plays them, with the advantage that the learner of a run gives to every token."""
+"""Groups of episodes as in training, with the advantage that the learner of a run gives to every token."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,11 +35,11 @@ def make_group_player(
 
     Args:
         environment: a text world.
-        policy: acts.
-        num_groups: tasks.
-        group_size: episodes of each.
-        held_out: tasks that training never sees.
-        level: difficulty of the tasks; None draws it.
+        policy: policy that acts.
+        num_groups: number of tasks.
+        group_size: number of episodes of each task.
+        held_out: whether tasks are those that training never sees.
+        level: difficulty of the tasks; None: it is drawn.
 
     Returns:
         `(params, key) -> Episode` of `num_groups * group_size` rows.
@@ -56,17 +56,17 @@ def make_group_player(
 
 
 def make_credit(policy: LanguagePolicy, learner: Mapping[str, Any]) -> Callable[[Params, Episode], Array] | None:
-    """Makes the compiled function that credits episodes as a learner does.
+    """Makes the compiled function that assigns advantages to episodes as a learner does.
 
-    Slots that remember something begin anew, and the reference policy is taken to be the policy itself: a run keeps
-    neither with what acts. So rewards that pay for the distance to the reference pay nothing here.
+    Slots with memory start afresh, and the reference policy is taken to be the policy itself, as a checkpoint's policy
+    comes with neither. So rewards for the distance to the reference are zero here.
 
     Args:
-        policy: that played.
-        learner: section of the config of the run.
+        policy: policy that played.
+        learner: `learner` section of the config of the run.
 
     Returns:
-        `(params, Episode) -> advantage [B, T, S]`; None of learners that give no advantage to tokens.
+        `(params, Episode) -> advantage [B, T, S]`; None for learners that give no advantage to tokens.
     """
     if learner.get("_target_") != _POLICY_GRADIENT:
         return None
@@ -89,10 +89,10 @@ def make_credit(policy: LanguagePolicy, learner: Mapping[str, Any]) -> Callable[
 
 
 def with_advantages(trajectories: Sequence[Trajectory], episode: Episode, advantage: Array) -> list[Trajectory]:
-    """Adds the advantages of the tokens to trajectories, where pages look for them.
+    """Adds the advantages of the tokens to trajectories, where the pages read them.
 
     Args:
-        trajectories: of the rows of `episode`, in order, see `data.trajectories.from_episodes`.
+        trajectories: trajectories of the rows of `episode`, in order, see `data.trajectories.from_episodes`.
         episode: B episodes.
         advantage: `[B, T, S]`.
     """

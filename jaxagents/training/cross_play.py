@@ -1,4 +1,4 @@
-"""Cross-play of trained runs: the first agent of one team among the others of another one."""
+"""Cross-play of trained runs: the first agent of one team with the other agents of another team."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,25 +25,25 @@ def cross_play_runs(
     which: str = "best",
     on_fallback: Callable[[str], Any] = warn,
 ) -> dict[str, Any]:
-    """Plays the teams of runs, of each of their seeds, with each other.
+    """Plays the teams of runs, one for each of their seeds, with each other.
 
     Args:
-        path: run directory; all of its seeds are teams.
-        others: further ones of the same world and policy.
-        num_episodes: of every pair, on the same tasks.
-        seed: of the tasks.
-        greedy: True the mode of the policy, False samples; None as the first run evaluated itself.
-        level: difficulty of the tasks; None as the first run evaluated itself.
+        path: run directory; each of its seeds is a team.
+        others: further run directories of the same world and policy.
+        num_episodes: number of episodes of every pair, all pairs on the same tasks.
+        seed: seed of the tasks.
+        greedy: True: the mode of the policy; False: sampled actions; None: as in the first run's own evaluations.
+        level: difficulty of the tasks; None: as in the first run's own evaluations.
         which: see `load_stage`.
         on_fallback: see `load_stage`.
 
     Returns:
         Plain data: `teams`, the names of the rows and columns; `episode_return`, the mean return of agent 0 of the row
-        among agents of the column; `self_play` and `cross_play`, the means on and off the diagonal.
+            with the other agents of the column; `self_play` and `cross_play`, the means on and off the diagonal.
 
     Raises:
         ValueError: see `load_stage` and `rollouts.cross_play.make_cross_play`, or runs differ in world or policy, or
-            there is one team.
+            there is only one team.
     """
     paths = [path, *([others] if isinstance(others, str) else others)]
     runs = [load_stage(path, which, on_fallback=on_fallback) for path in paths]
@@ -96,5 +96,5 @@ def print_cross_play(result: dict[str, Any]) -> None:
 
 
 def _teams(run: LoadedStage) -> PyTree:
-    """Returns the parameters of all seeds of a run, with their axis first."""
+    """Returns the parameters of all seeds of a run, with the seed axis first."""
     return run.params if run.num_seeds else jax.tree.map(lambda leaf: leaf[None], run.params)

@@ -1,4 +1,4 @@
-"""One program on one device, under pmap, or mapped over the shards of a mesh."""
+"""Places a program on one device, under pmap, or over the shards of a mesh."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -23,19 +23,20 @@ class Runner(NamedTuple):
     """A program placed on devices.
 
     Attributes:
-        init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is a number, or one for
-            every run, see `stage_keys`.
-        run: `(state, num_updates, limits={}) -> (state, metrics)`: a chunk of updates as one compiled program,
-            whatever their number; donates the state and returns at once. With `limits` of experience it may do fewer,
-            see `run_updates`. A metric without a count in the chunk is NaN, and one that was not finite is infinite.
-        lower: `(limits) -> jax.stages.Lowered`: the program of `run`, so that a thread can compile it; None where there
-            is more than one.
+        init: `(seed, stage=0, start=None) -> state`; `start` is that of `Learner.init`; `seed` is one number, or one
+            for every copy, see `stage_keys`.
+        run: `(state, num_updates, limits={}) -> (state, metrics)`: a chunk of updates as one compiled program, whatever
+            their number; donates the state and returns at once. With `limits` of experience it may do fewer, see
+            `run_updates`. A metric without a count in the chunk is NaN, and a metric that was not finite is infinite.
+        lower: `(limits) -> jax.stages.Lowered`: the program of `run`, so that a thread can compile it; None if there is
+            more than one program.
         params: `(state) -> params` that policies act with, on every device.
-        to_global: `(state) -> state` with the shapes of one device, whatever the placement; what checkpoints hold.
+        to_global: `(state) -> state` with the shapes of one device, whatever the placement; this is what checkpoints
+            hold.
         from_global: its inverse.
         abstract: shapes, types and shardings of a global state.
-        acting: paths of the leaves of a global state that `params` reads, as `jax.tree_util.keystr` has them.
-        replicated: the sharding of what every device has whole.
+        acting: paths of the leaves of a global state that `params` reads, as given by `jax.tree_util.keystr`.
+        replicated: sharding of arrays that every device holds completely.
     """
 
     init: Callable[..., PyTree]
@@ -50,16 +51,16 @@ class Runner(NamedTuple):
 
 
 def axis_name_of(mode: Mode) -> str | None:
-    """Returns the axis that a learner has to reduce over itself; None on one device."""
+    """Returns the axis that a learner must reduce over; None on one device."""
     return None if mode == "jit" else AXIS_NAME
 
 
 def select_devices(mode: Mode, num_devices: int | None) -> list[jax.Device]:
-    """Returns the first `num_devices` devices; null takes all of them, or one under `jit`.
+    """Returns the first `num_devices` devices; null selects all of them, or one under `jit`.
 
     Raises:
-        ValueError: unknown mode, more devices than there are, several devices under `jit`, or several processes under
-            `pmap`.
+        ValueError: the mode is unknown, there are fewer devices, or there are several devices under `jit`, or several
+            processes under `pmap`.
     """
     if mode not in ("jit", "pmap", "sharded"):
         raise ValueError(f"`devices.mode` must be jit, pmap or sharded, got {mode!r}.")
@@ -96,18 +97,18 @@ def place(
     on any number of devices.
 
     Args:
-        program: its learner was made with `axis_name_of(mode)`.
-        mode: "jit" one device; "pmap" one copy of the state per device, stacked on a leading axis; "sharded" one global
-            state over a mesh, of which every device holds and works on its own shard.
+        program: program whose learner was made with `axis_name_of(mode)`.
+        mode: "jit": one device; "pmap": one copy of the state per device, stacked on a leading axis; "sharded": one
+            global state over a mesh, in which every device holds and processes its own shard.
         devices: see `select_devices`.
-        read_params: `(key) -> params` that a run starts from where it is given none, read on the host, as from a
-            checkpoint of another ecosystem; None lets the learner make them.
+        read_params: `(key) -> params` from which a run starts if it is given none, read on the host, as from a
+            checkpoint of another ecosystem; None: the learner makes them.
 
     Returns:
         The runner.
 
     Raises:
-        ValueError: an axis does not divide by the number of devices.
+        ValueError: the size of an axis is not divisible by the number of devices.
     """
     initialise = _initialise(program)
     abstract = jax.eval_shape(jax.jit(initialise), np.uint32(0), np.uint32(0), None)
@@ -135,25 +136,26 @@ def place_on_mesh(
     rules: Mapping[str, Rule] = MappingProxyType({}),
     read_params: Callable[..., Params] | None = None,
 ) -> Runner:
-    """Compiles a program for a mesh that splits parameters, too.
+    """Compiles a program for a mesh that also splits parameters.
 
-    Along the axis of data it works as in `place`: every device has its own rows, and gradients are averaged explicitly.
-    Along the other two the compiler splits what work there is, led by the shards of the state: leaves of the learner by
-    the rules, rows of the collector and of replay buffers over `fsdp`, and from these gradients, activations and caches
-    of keys and values.
+    Along the data axis it works as in `place`: every device has its own rows, and gradients are averaged explicitly.
+    Along the other two axes the compiler splits the work, guided by the shards of the state: leaves of the learner by
+    the rules, rows of the collector and of replay buffers over `fsdp`, and following these, gradients, activations and
+    caches of keys and values.
 
     Args:
-        program: its learner was made with `mesh.axis_name_on(mesh)`.
+        program: program whose learner was made with `mesh.axis_name_on(mesh)`.
         mesh: see `mesh.make_mesh`.
         rules: see `sharding.spec_by_rules`.
-        read_params: `(key, shardings) -> params`, see `place`; every tensor goes straight to its shards, and no device
-            ever holds more of it.
+        read_params: `(key, shardings) -> params`, see `place`; every tensor is read directly into its shards, and no
+            device ever holds more of it.
 
     Returns:
         The runner.
 
     Raises:
-        ValueError: see `spec_by_rules`; data times fsdp does not divide the rows; or an optimiser works on one vector.
+        ValueError: see `spec_by_rules`; data times fsdp does not divide the rows; or an optimiser works on one flat
+            vector.
     """
     abstract = jax.eval_shape(program.init, jax.random.key(0))
     axes = program.partition(abstract)
@@ -168,16 +170,16 @@ def place_on_mesh(
         if start is not None or read_params is None:
             return start_anew(*numbers, start)
         keys, placed = stage_keys(seed, stage, program.num_seeds), shardings.learner.params
-        # Of several seeds the host stacks copies.
+        # With several seeds, the host stacks copies.
         read = jax.device_put(_read(read_params, keys), placed) if keys.ndim else read_params(keys, placed)
         return start_from_read(*numbers, read)
 
-    # The compiler refuses means over an axis of one device between axes of its own.
+    # The compiler refuses means over an axis of one device between its own axes.
     return _place(program, init, abstract, axes, shardings, mesh, axis_name=AXIS_NAME if splits_rows else None)
 
 
 def _options_of_one_call(device: jax.Device) -> dict[str, int]:
-    """Returns options for a program that runs once: on CPUs, two thirds of the time to compile the same arithmetic."""
+    """Returns options for a program that runs once: on CPUs, the same arithmetic compiles in two thirds of the time."""
     level = "xla_backend_optimization_level"
     return {} if device.platform != "cpu" or level in os.environ.get("XLA_FLAGS", "") else {level: 1}
 
@@ -187,7 +189,7 @@ def _initialise(program: Program) -> Callable[..., TrainState]:
 
 
 def _chunk(program: Program, axis_name: str | None) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Returns `(state, num_updates, limits) -> (state, metrics)` of what one device works on."""
+    """Returns `(state, num_updates, limits) -> (state, metrics)` for the share of one device."""
 
     def chunk(
         state: TrainState, num_updates: Array, limits: Mapping[str, Array]
@@ -223,7 +225,7 @@ def _place(
     """Compiles a program over a mesh; with `axis_name`, every device works on its own rows along that axis."""
     replicated, chunk = NamedSharding(mesh, PartitionSpec()), _chunk(program, axis_name)
     if axis_name is not None:
-        # Left to itself, the partitioner gathers sorted or shuffled rows, and every device then works on all of them.
+        # By default, the partitioner gathers sorted or shuffled rows, and every device then processes all of them.
         specs = jax.tree.map(_spec, axes)
         chunk = jax.shard_map(
             chunk,
@@ -290,7 +292,7 @@ def _place_pmap(
 
 
 def _read(read_params: Callable[[Array], Params], keys: Array) -> Params:
-    """Reads parameters for one key `[]`, or stacks those of several `[num_seeds]`, on the host."""
+    """Reads the parameters for one key `[]`, or stacks those for several keys `[num_seeds]`, on the host."""
     if not keys.ndim:
         return jax.device_get(read_params(keys))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.device_get(read_params(key)) for key in keys))
@@ -301,7 +303,7 @@ def _spec(axis: int) -> PartitionSpec:
 
 
 def _split(leaf: Array, axis: int, count: int) -> Array:
-    """`[.., D * n, ..]` -> `[D, .., n, ..]`, or a copy per device."""
+    """Reshapes `[.., D * n, ..]` to `[D, .., n, ..]`, or makes a copy per device."""
     if axis == REPLICATED:
         return jnp.broadcast_to(leaf[None], (count, *leaf.shape))
     shape = leaf.shape[:axis] + (count, leaf.shape[axis] // count) + leaf.shape[axis + 1 :]

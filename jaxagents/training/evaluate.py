@@ -1,4 +1,4 @@
-"""Evaluation of a finished run: means over episodes or seeds with their intervals."""
+"""Evaluation of a finished run: means over episodes or seeds, with confidence intervals."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -31,28 +31,30 @@ def evaluate_run(
     settings: Mapping[str, Any] | None = None,
     on_fallback: Callable[[str], Any] = warn,
 ) -> dict[str, Any]:
-    """Plays whole episodes with the policy of a run, with those of all seeds when there are several.
+    """Plays whole episodes with the policy of a run, or with the policies of all seeds if there are several.
 
     Args:
         path: run directory.
-        num_episodes: episodes of each seed, each on a task of its own.
-        seed: of the tasks; other than that of the run's own evaluations, by which the best checkpoint was chosen.
-        greedy: True the mode of the policy, False samples; None as the run evaluated itself.
-        level: difficulty of the tasks; None as the run evaluated itself.
-        held_out: True tasks that training never sees, False those that it does, in text worlds; None as the run
-            evaluated itself.
+        num_episodes: number of episodes of each seed, each with its own task.
+        seed: seed of the tasks; by default another one than that of the run's own evaluations, which chose the best
+            checkpoint.
+        greedy: True: the mode of the policy; False: sampled actions; None: as in the run's own evaluations.
+        level: difficulty of the tasks; None: as in the run's own evaluations.
+        held_out: for text worlds, True: tasks that training never sees; False: training tasks; None: as in the run's
+            own evaluations.
         which: see `load_stage`.
         step: see `load_stage`.
         stage: see `load_stage`.
-        settings: `{"evaluator": {name: value}}`, over those of the run's evaluator, such as `num_samples`.
+        settings: `{"evaluator": {name: value}}`, which overrides settings of the run's evaluator, such as
+            `num_samples`.
         on_fallback: see `load_stage`.
 
     Returns:
         Plain data: `metrics` as `summarize` returns them, and what was evaluated.
 
     Raises:
-        ValueError: see `load_stage` and the evaluator of the run, `held_out` is for a world without such tasks, or the
-            evaluator has no such setting.
+        ValueError: see `load_stage` and the evaluator of the run, `held_out` is given for a world without such tasks,
+            or the evaluator has no such setting.
     """
     loaded = load_stage(path, which, step, stage=stage, on_fallback=on_fallback)
     own = loaded.stage.evaluation
@@ -104,7 +106,7 @@ def _with_settings(evaluator: Callable[..., Any], settings: Mapping[str, Any]) -
 def _choose_tasks(
     evaluator: Callable[..., Any], held_out: bool | None, world: str
 ) -> tuple[Callable[..., Any], bool | None]:
-    """Returns the evaluator on such tasks, and whether they are held out; None where the world does not tell."""
+    """Returns the evaluator on the wanted tasks, and whether they are held out; None if the world has no such tasks."""
     parameter = inspect.signature(evaluator).parameters.get("held_out")
     if parameter is None and held_out is not None:
         raise ValueError(f"`held_out` must be null for a world without held-out tasks, got {held_out} for {world!r}.")
@@ -115,14 +117,14 @@ def _choose_tasks(
 
 
 def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Computes means and 95 % Student intervals: over seeds when there are several, else over episodes.
+    """Computes means and 95 % Student intervals: over seeds if there are several, else over episodes.
 
     Args:
-        episodes: by metric, `[episodes]` or `[seeds, episodes]`.
+        episodes: results by metric, `[episodes]` or `[seeds, episodes]`.
 
     Returns:
-        By metric, `mean`, `low` and `high` (None where there is one value only), and with a seed axis the list `seeds`
-        of the means of each.
+        By metric, `mean`, `low` and `high` (None if there is only one value), and with a seed axis the list `seeds` of
+        the means of each seed.
     """
     summary = {}
     for name, values in episodes.items():
@@ -135,7 +137,7 @@ def summarize(episodes: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def print_evaluation(evaluation: Mapping[str, Any]) -> None:
-    """Prints what `evaluate_run` returned as a table."""
+    """Prints the result of `evaluate_run` as a table."""
     manner = "greedy" if evaluation["greedy"] else "sampled"
     level = "" if evaluation["level"] is None else f" at level {evaluation['level']}"
     tasks = {None: "", True: " on held-out tasks", False: " on tasks of training"}[evaluation["held_out"]]

@@ -1,4 +1,4 @@
-"""What a user writes on the command line wins, or is refused where nothing would come of it."""
+"""Settings of the command line: they win over others, or are refused if they would have no effect."""
 
 import inspect
 import re
@@ -16,19 +16,19 @@ from jaxagents.training.setting_types import find_function, takes_numbers
 from jaxagents.training.signatures import Taken, settings_of
 
 _LEVEL_COLLECTOR = "jaxagents.rollouts.levels.make_level_collector"
-_MOST_WORLDS = 6  # That an error lists.
+_MOST_WORLDS = 6  # Number of worlds that an error lists.
 
 
 def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Lets values of the command line count in quick runs, and refuses what has no effect.
+    """Lets settings of the command line win in quick runs, and refuses those without effect.
 
     Args:
-        config: composed; `when_quick` of it is changed where the command line names a key that it sets.
+        config: composed config; its `when_quick` is changed if the command line names a key that it sets.
         overrides: arguments, such as "training.total_steps=4096" or "collector=transcripts".
 
     Raises:
-        ValueError: a value has no effect, since all stages have one of their own in its place, or since no stage
-            refers to its option.
+        ValueError: a value has no effect, since all stages override it with their own, or since no stage refers to its
+            option.
     """
     _require_kept(config, overrides)
     stages = list(_stages(config, config.stages))
@@ -44,15 +44,16 @@ def honour_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Takes out what was set for another option, where the command line chooses the option of a stage.
+    """Removes settings of a replaced option, if the command line chooses the option of a stage.
 
-    With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the
-    world and quick runs have set. What the command line itself sets stays, to be refused. Where it chooses an option
-    for the whole run, as in `collector=preferences stages=[]`, what quick runs set for another one is left out.
+    With `collector@warm_start.collector=transcripts`, files replace demonstrations, whose noise and number the world
+    and quick runs have set. Settings of the command line itself are kept, and refused later. If it chooses an option
+    for the whole run, as in `collector=preferences stages=[]`, the settings of quick runs for another option are
+    removed.
 
     Args:
-        config: composed, is changed.
-        overrides: arguments.
+        config: composed config, which is changed.
+        overrides: arguments of the command line.
     """
     parsed = parse_overrides(overrides)
     written = {override.key_or_group for override in parsed if override.package is None}
@@ -73,13 +74,13 @@ def leave_out_unknown(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def require_rewards_on_arrays(config: DictConfig) -> None:
-    """Refuses functions of texts among rewards that are compiled.
+    """Refuses functions of texts among compiled rewards.
 
     Args:
-        config: composed.
+        config: composed config.
 
     Raises:
-        ValueError: a function of `learner.rewards` takes prompts or completions, as TRL's do.
+        ValueError: a function of `learner.rewards` takes prompts or completions, as those of TRL do.
     """
     rewards = OmegaConf.select(config, "learner.rewards")
     for name in map(str, rewards if isinstance(rewards, DictConfig) else ()):
@@ -93,19 +94,19 @@ def require_rewards_on_arrays(config: DictConfig) -> None:
 
 
 def require_fitting_world(config: DictConfig, folder: str | Path) -> None:
-    """Refuses a world whose kind the algorithm cannot take: of arrays or in words, or without levels for a curriculum.
+    """Refuses a world that the algorithm cannot train on: of the wrong kind, or without levels for a curriculum.
 
-    Other worlds that `fits` of the algorithm does not name may be tried, and those of the user's own always.
+    Other worlds that the algorithm's `fits` does not name may be tried, and a user's own worlds always.
 
     Args:
-        config: composed.
-        folder: `configs`, whose worlds and algorithms are compared.
+        config: composed config.
+        folder: folder `configs`, whose worlds and algorithms are compared.
 
     Raises:
-        ValueError: says which worlds fit.
+        ValueError: the world does not fit; says which worlds do.
     """
     chosen: Any = HydraConfig.get().runtime.choices
-    algorithm = chosen.get("algorithm@_global_") or chosen.get("algorithm")  # The first one is of a method.
+    algorithm = chosen.get("algorithm@_global_") or chosen.get("algorithm")  # The first is chosen by a method.
     world, fits = chosen.get("world"), config.get("fits")
     if not fits or world in fits or not Path(folder, "world", f"{world}.yaml").is_file():
         return
@@ -122,12 +123,12 @@ def require_fitting_world(config: DictConfig, folder: str | Path) -> None:
         raise ValueError(f"`world` must be {kind} for algorithm={algorithm}, got {world}; {algorithm} fits {named}.")
 
 
-# Sections that a stage is built of; options in other places count where these refer to them.
+# Sections that a stage is built from; options elsewhere count if these sections refer to them.
 _BUILT = ("environment", "learner", "collector", "training", "evaluation")
 
 
 def _stages(config: DictConfig, nodes: Any) -> Iterator[dict[str, Any]]:
-    """Yields the stages of a list as they are written, those of its rounds once."""
+    """Yields the stages of a list as they are written; rounds of a stage are yielded once."""
     if not isinstance(nodes, ListConfig) or not all(isinstance(node, DictConfig) for node in nodes):
         raise ValueError(f"`stages` must be a list of {{name: ..., and what is changed}}, got {nodes}; try stages=[].")
     for index in range(len(nodes)):
@@ -145,7 +146,7 @@ def _keys_of(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _groups_of_methods(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the groups whose options methods choose, with the method."""
+    """Yields the groups whose options are chosen by methods, each with its method."""
     names = chosen_methods(overrides)
     sources = HydraConfig.get().runtime.config_sources if names else []
     files = method_files(*[source.path for source in reversed(sources) if source.schema == "file"])
@@ -154,7 +155,7 @@ def _groups_of_methods(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
-    """Tells whether a stage says something else in the place of a key, or of the group that it belongs to."""
+    """Tells whether a stage overrides a key, or the group that it belongs to."""
     group = key.partition(".")[0]
     own, shared = stage.get(group), OmegaConf.select(config, group)
     if isinstance(own, dict) and "_target_" in own and own["_target_"] != shared.get("_target_"):
@@ -163,20 +164,20 @@ def _replaces(config: DictConfig, stage: dict[str, Any], key: str) -> bool:
 
 
 def _settings_of(options: DictConfig, key: str) -> Taken:
-    """Returns what the function of an option takes; settings of it may be missing, or refer to others."""
+    """Returns the arguments of an option's function; settings of the option may be missing, or refer to others."""
     plain: Any = OmegaConf.to_container(options)
     return settings_of(find_function(plain["_target_"], f"{key}._target_"), plain)
 
 
 def _has(config: DictConfig, key: str) -> bool:
-    """Tells whether a config says something for a key, be it null."""
+    """Tells whether a config has a value for a key, including null."""
     section, _, name = key.rpartition(".")
     options = OmegaConf.select(config, section) if section else config
     return isinstance(options, DictConfig) and name in options
 
 
 def _require_kept(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuses to take out a number that a function takes: its own default would count, and nothing would say so."""
+    """Refuses to delete a number that a function takes: the function's default would silently replace it."""
     for override in parse_overrides(overrides):
         section, _, name = override.key_or_group.rpartition(".")
         options: Any = OmegaConf.select(config, section) if override.is_delete() and section else None
@@ -192,13 +193,13 @@ def _require_kept(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _names_values() -> bool:
-    """Tells whether the policy that was chosen says which Q-function there is, `value=q_${policy}`."""
+    """Tells whether the chosen policy determines the Q-function, `value=q_${policy}`."""
     choices: Any = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     return choices.get("value") == f"q_{choices.get('policy')}"
 
 
 def _reads(config: DictConfig, stage: dict[str, Any], group: str) -> bool:
-    """Tells whether a stage is built of an option, or refers to it; what is no option counts in any case."""
+    """Tells whether a stage is built from an option or refers to it; True for anything that is not an option."""
     shared: Any = OmegaConf.to_container(config)
     if group in _BUILT or not isinstance(shared.get(group), dict) or "_target_" not in shared[group]:
         return True

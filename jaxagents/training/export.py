@@ -1,4 +1,4 @@
-"""What a run leaves to others: a folder for `transformers` or `peft`, or a compiled policy that needs no library."""
+"""Exports a run: as a folder for `transformers` or `peft`, or as a compiled policy that needs no other library."""
 
 import inspect
 import json
@@ -32,7 +32,7 @@ PROGRAM, WEIGHTS, SIGNATURE = "policy.stablehlo", "weights.safetensors", "signat
 
 
 class _Agent(NamedTuple):
-    """A language agent in parts; the adapter and its parameters are None where it has none."""
+    """A language agent in parts; the adapter and its parameters are None if it has none."""
 
     decoder: Decoder
     base: Params
@@ -57,24 +57,24 @@ def export_run(
 
     Args:
         path: run directory.
-        folder: to write to; is made.
-        form: "merged", a checkpoint that `transformers` loads; "peft", the adapter alone, and its base only where that
-            is no longer the checkpoint that the run started from, or the tokenizer has marks that the checkpoint has
-            no rows for; "stablehlo", see `write_policy`; "auto": merged for language agents, stablehlo for others. An
-            agent with an adapter per seat is a folder per seat, `folder/seat_0` and so on, and one base for all.
+        folder: folder to write to; it is created.
+        form: "merged": a checkpoint that `transformers` loads; "peft": the adapter alone, and its base only if that is
+            no longer the checkpoint that the run started from, or the tokenizer has marks that the checkpoint has no
+            rows for; "stablehlo": see `write_policy`; "auto": merged for language agents, stablehlo for others. An
+            agent with an adapter per seat becomes a folder per seat, `folder/seat_0` and so on, and one base for all.
         which: see `load_stage`.
         step: see `load_stage`.
         stage: see `load_stage`.
-        seed_index: of the copy to take, when the run has several seeds.
+        seed_index: index of the copy to export, if the run has several seeds.
         max_file_bytes: see `write_checkpoint`.
         on_fallback: see `load_stage`.
 
     Returns:
-        `{"form", "folder"}`, of peft also `base`, the folder of the checkpoint that the adapter is for; with a
+        `{"form", "folder"}`; for peft also `base`, the folder of the checkpoint that the adapter belongs to; with a
         tokenizer of `transformers` also `chat_template`, see `_write_tokenizer`.
 
     Raises:
-        ValueError: an unknown form, or one that does not fit the policy; see `load_stage`.
+        ValueError: the form is unknown, or does not fit the policy; see `load_stage`.
     """
     if form not in FORMS:
         raise ValueError(f"`form` must be one of {', '.join(FORMS)}, got {form!r}.")
@@ -107,16 +107,16 @@ def export_run(
 def write_policy(folder: Path, policy: Policy, params: Params, environment: Environment) -> None:
     """Writes a policy as a compiled program for any batch size, on CPUs, CUDA and TPUs.
 
-    The program takes the most probable action; its weights are arguments of it, in a file of their own. Where the world
-    masks actions, the mask is an argument of it, too, and so is the last reward where the policy reads it.
+    The program takes the most probable action; its weights are arguments, stored in a separate file. If the world masks
+    actions, the mask is an argument, too, and so is the last reward if the policy reads it.
 
     Args:
-        folder: is made.
-        policy: acts.
-        params: of it.
-        environment: gives the spaces.
+        folder: folder to write to; it is created.
+        policy: policy that acts.
+        params: parameters of the policy.
+        environment: environment that defines the spaces.
     """
-    from jax import export  # Needs flatbuffers, an extra.
+    from jax import export  # Needs flatbuffers, an optional dependency.
     from safetensors.numpy import save_file
 
     act, masks = make_act(policy, environment), mask_shape(environment)
@@ -163,18 +163,18 @@ def write_policy(folder: Path, policy: Policy, params: Params, environment: Envi
 
 
 def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]:
-    """Loads what `write_policy` wrote; nothing of the network or the environment is needed.
+    """Loads the program that `write_policy` wrote; neither the network nor the environment is needed.
 
     Args:
-        folder: of the policy.
+        folder: folder of the policy.
 
     Returns:
         `(observation, carry=None, first=None, *, action_mask=None, reward=None) -> (action, carry)`, all with a leading
-        batch axis; `observation` is an array, or the list of the leaves of one. Programs of worlds with masks need the
-        mask, and those that read the reward of the last action need it after the first step.
+        batch axis; `observation` is an array, or the list of its leaves. Programs of worlds with masks need the mask,
+        and those that read the reward of the last action need it after the first step.
 
     Raises:
-        ValueError: a file is missing; or, when it is called, an argument is missing or not one of the program.
+        ValueError: a file is missing; or, in a call, an argument is missing or is not an argument of the program.
     """
     from jax import export
 
@@ -212,7 +212,7 @@ def load_program(folder: str | Path) -> Callable[..., tuple[Array, list[Array]]]
 
 
 def _parts(loaded: LoadedStage, params: Params) -> dict[str, _Agent]:
-    """Takes a language agent apart: one under no name, or that of every seat where each has an adapter of its own."""
+    """Splits a language agent into parts: one without a name, or one for every seat if each has its own adapter."""
     policy: Any = loaded.stage.policy
     init_cache = inspect.unwrap(policy.model.init_cache, stop=lambda function: hasattr(function, "__self__"))
     decoder = getattr(init_cache, "__self__", None)
@@ -245,8 +245,8 @@ def _write_checkpoint(folder: Path, agent: _Agent, params: Params, max_file_byte
 
 
 def _base_of(agent: _Agent, folder: Path, max_file_bytes: int) -> Path:
-    """Returns the folder of the checkpoint that is adapted; where there is none yet, it is written to `folder`."""
-    _adapter_of(agent)  # Refuses an agent without one before anything is written.
+    """Returns the folder of the adapted checkpoint; if there is none yet, it is written to `folder`."""
+    _adapter_of(agent)  # Refuses an agent without an adapter before anything is written.
     if agent.source is not None and _is_checkpoint(agent, agent.source):
         return agent.source.resolve()
     _write_checkpoint(folder, agent, agent.base, max_file_bytes)
@@ -260,7 +260,7 @@ def _adapter_of(agent: _Agent) -> Adapter:
 
 
 def _write_peft(folder: Path, agent: _Agent, base: Path) -> None:
-    """Writes the adapter of a base; a value head beside it has no place there."""
+    """Writes the adapter of a base; it cannot hold a value head."""
     own, description = agent.own, _adapter_of(agent).description
     if description["kind"] == "combined":
         kinds = {name: one["kind"] for name, one in description["adapters"].items()}
@@ -286,11 +286,11 @@ def _is_checkpoint(agent: _Agent, folder: Path) -> bool:
 
 
 def _write_tokenizer(folder: Path, policy: LanguagePolicy, source: Path | None) -> dict[str, str]:
-    """Writes a tokenizer of `tokenizers` with the marks that were added to it; others have no format to share.
+    """Writes a tokenizer of `tokenizers` with the marks that were added to it; others have no exchange format.
 
     Returns:
-        Which `chat_template` is written: that of the checkpoint where the run has learned through it, else one of the
-        marks that it has learned, or none where `transformers` would make other tokens of that.
+        Which `chat_template` was written: that of the checkpoint if the run was trained through it, else one of the
+            marks that it was trained with, or none if `transformers` would make other tokens of it.
     """
     header, _, payload = policy.tokenizer.data.partition(b"\n")
     if json.loads(header)["kind"] != "huggingface":
@@ -331,7 +331,7 @@ def _template_of_marks(policy: LanguagePolicy, tokenizer: bytes) -> str:
 
 
 def _is_as_learned(folder: Path, policy: LanguagePolicy) -> bool:
-    """Tells whether `transformers` makes the tokens of conversations that the run has learned."""
+    """Tells whether `transformers` makes the same tokens of conversations that the run was trained with."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,4 +1,4 @@
-"""Whether what was composed fits together: worlds of words and language models, worlds of arrays and their learners."""
+"""Checks that a composition fits: text worlds with language models, worlds of arrays with their learners."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ _LANGUAGE_POLICIES = (
     "jaxagents.language.policy.make_language_policy",
     "jaxagents.language.chat_world.make_chat_policy",
 )
-_SLOTS = ("advantage", "loss", "aggregation", "preference")  # That algorithms of language models choose.
+_SLOTS = ("advantage", "loss", "aggregation", "preference")  # Chosen by algorithms of language models.
 _DIALOGUE_COLLECTOR = "jaxagents.language.collect.make_dialogue_collector"
-_EXPERT_COLLECTORS = (  # Whose batches are what the expert of a world says.
+_EXPERT_COLLECTORS = (  # Their batches are demonstrations of a world's expert.
     "jaxagents.language.demonstrations.make_demonstration_collector",
     "jaxagents.language.demonstrations.make_demonstrated_collector",
     "jaxagents.language.accompanied.make_accompanied_collector",
@@ -35,20 +35,20 @@ _CHECKPOINT = "jaxagents.language.checkpoints.read.load_language_model"
 _LABEL_COLLECTOR = "jaxagents.data.preferences.make_label_collector"
 
 _VARIABLE = "${oc.env:"
-_PLACES = ("run_dir", "start_from", "devices", "logging")  # Sections that are read where they stand.
+_PLACES = ("run_dir", "start_from", "devices", "logging")  # Sections that are always resolved at once.
 
 
 def to_plain(config: DictConfig, fits: Sequence[str] | None = None) -> dict[str, Any]:
-    """Resolves a config to plain data; `${oc.env:NAME}` stays as it is, but where it says where a run is.
+    """Resolves a config to plain data; `${oc.env:NAME}` is kept, except where it gives the place of a run.
 
-    What is written of a run holds no variables of the environment, such as tokens; see `read_variables`.
+    Stored configs thus hold no values of environment variables, such as tokens; see `read_variables`.
 
     Args:
-        config: composed.
+        config: composed config.
         fits: worlds that the algorithm names, for the message.
 
     Raises:
-        NotChosen: something refers to an option that nothing has chosen.
+        NotChosen: something refers to an option that is not chosen.
     """
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True)
@@ -75,7 +75,7 @@ def to_plain(config: DictConfig, fits: Sequence[str] | None = None) -> dict[str,
 
 
 def read_variables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a resolved config with the values of the variables of the environment that it names."""
+    """Returns a resolved config with the values of the environment variables that it names."""
     if _VARIABLE not in str(config):
         return dict(config)
     read: Any = OmegaConf.to_container(OmegaConf.create(dict(config)), resolve=True)
@@ -83,26 +83,26 @@ def read_variables(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_variable(name: str, *default: Any) -> str:
-    """Writes the reference to a variable of the environment, in place of its value."""
+    """Writes the reference to an environment variable in place of its value."""
     return f"{_VARIABLE}{','.join([name, *map(_write_default, default)])}}}"
 
 
 def _write_default(value: Any) -> str:
-    if value is None or _VARIABLE in str(value):  # References do not stand in quotes with others.
+    if value is None or _VARIABLE in str(value):  # References cannot be quoted together with other text.
         return "null" if value is None else str(value)
     escaped = str(value).replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
-    """Refuses learners of language models in worlds of arrays, and the opposite.
+    """Refuses learners of language models in worlds of arrays, and vice versa.
 
     Args:
-        config: of a stage, resolved.
-        environment: that it names.
+        config: resolved config of a stage.
+        environment: environment that the config names.
 
     Raises:
-        ValueError: says what does not fit, and what would.
+        ValueError: they do not fit; says what does not fit, and what would.
     """
     speaks = require_kin(config, environment)
     learner = config["learner"]
@@ -119,17 +119,17 @@ def require_fit(config: Mapping[str, Any], environment: Environment) -> None:
 
 
 def explain_misfit(config: Mapping[str, Any]) -> None:
-    """Refuses a learner of another kind of worlds or batches, whose settings are wrong then, too.
+    """Refuses a learner for another kind of worlds or batches; used when its settings fail.
 
     Args:
-        config: of a stage, resolved.
+        config: resolved config of a stage.
 
     Raises:
-        ValueError: says what would fit.
+        ValueError: the learner does not fit; says what would.
     """
     try:
         environment = instantiate(OmegaConf.create(dict(config["environment"])))
-    except Exception:  # Said where it is built.
+    except Exception:  # Reported where it is built.
         return
     if isinstance(environment, Environment) and isinstance(config.get("learner"), Mapping):
         require_kin(config, environment)
@@ -137,14 +137,14 @@ def explain_misfit(config: Mapping[str, Any]) -> None:
 
 
 def require_kin(config: Mapping[str, Any], environment: Environment) -> bool:
-    """Refuses learners of language models in worlds of arrays, and the opposite; tells whether the policy speaks.
+    """Refuses learners of language models in worlds of arrays, and vice versa; tells whether the policy speaks.
 
     Args:
-        config: of a stage, resolved.
-        environment: that it names.
+        config: resolved config of a stage.
+        environment: environment that the config names.
 
     Raises:
-        ValueError: says what would fit.
+        ValueError: they do not fit; says what would.
     """
     learner = config["learner"]
     speaks = _policy_of(learner).get("_target_") in _LANGUAGE_POLICIES
@@ -167,13 +167,13 @@ def _policy_of(learner: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_value(config: Mapping[str, Any]) -> None:
-    """Refuses learners without their Q-functions.
+    """Refuses learners that lack the Q-functions they need.
 
     Args:
-        config: of a stage, resolved.
+        config: resolved config of a stage.
 
     Raises:
-        ValueError: says what would fit.
+        ValueError: the Q-functions are missing; says what would fit.
     """
     learner = config.get("learner")
     if isinstance(learner, Mapping) and learner.get("value") == {}:
@@ -184,13 +184,13 @@ def require_value(config: Mapping[str, Any]) -> None:
 
 
 def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -> None:
-    """Refuses options of a text world that leave no task to train on, or none held out: to draw one would never end.
+    """Refuses options of a text world without training tasks or held-out tasks, as drawing one would never end.
 
-    Tasks are drawn in a program of their own, which takes half a second to compile.
+    Tasks are drawn in a separate program, which takes half a second to compile.
 
     Args:
-        options: of the environment, resolved; None where it has none of its own.
-        environment: that they name.
+        options: resolved options of the environment; None if it has no options of its own.
+        environment: environment that they belong to.
 
     Raises:
         ValueError: a level has no tasks on one side of the split.
@@ -201,10 +201,10 @@ def require_tasks(options: Mapping[str, Any] | None, environment: Environment) -
 
 
 def require_experts(stages: Iterable[tuple[Mapping[str, Any], Environment]]) -> None:
-    """Refuses to imitate an expert that solves nothing; each world is played once, for seconds.
+    """Refuses to imitate an expert that solves nothing; each world is played once, which takes seconds.
 
     Args:
-        stages: config of each stage, resolved, and its environment.
+        stages: resolved config of each stage, and its environment.
 
     Raises:
         ValueError: see `require_expert`.
@@ -217,14 +217,14 @@ def require_experts(stages: Iterable[tuple[Mapping[str, Any], Environment]]) -> 
 
 
 def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Refuses tokens that are not those of a checkpoint: their ids would pick rows that mean something else.
+    """Refuses tokens that differ from those of a checkpoint: their ids would select rows with other meanings.
 
-    A checkpoint of a model with a tokenizer of ours has none in its folder, and as many rows as that has tokens.
+    A checkpoint of a model with a tokenizer of this package has none in its folder, and one row per token.
     """
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
-        return  # What reads the checkpoint says what is missing.
-    rows = decoder_settings(read_json(folder / "config.json"))["vocab_size"]  # A family that is not read says so first.
+        return  # The code that reads the checkpoint says what is missing.
+    rows = decoder_settings(read_json(folder / "config.json"))["vocab_size"]  # An unsupported family is reported here.
     own = instantiate(OmegaConf.create(dict(tokenizer)))(words)
     kind = json.loads(own.data.partition(b"\n")[0])["kind"]
     named = any((folder / name).is_file() for name in TOKENIZER_FILES)
@@ -238,7 +238,7 @@ def _require_tokens(path: str | Path, tokenizer: Mapping[str, Any], words: Seque
 
 
 def _require_imitation(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
-    """Refuses policy gradients on transcripts, which nobody sampled and nothing pays."""
+    """Refuses policy gradients on transcripts, which were not sampled from the policy and have no rewards."""
     while "inner" in learner:
         learner = learner["inner"]
     if collector.get("_target_") == _TRANSCRIPT_COLLECTOR and learner.get("_target_") == _POLICY_GRADIENT:
@@ -249,7 +249,7 @@ def _require_imitation(learner: Mapping[str, Any], collector: Mapping[str, Any])
 
 
 def _require_groups(learner: Mapping[str, Any], collector: Mapping[str, Any]) -> None:
-    """Refuses what compares the episodes of a task where every task has one: nothing would be learnt."""
+    """Refuses methods that compare the episodes of a task if every task has one episode: nothing would be learned."""
     labelled = collector.get("_target_") == _LABEL_COLLECTOR
     alone = labelled or (collector.get("_target_") == _DIALOGUE_COLLECTOR and collector["group_size"] == 1)
     while "inner" in learner:

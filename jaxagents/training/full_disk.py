@@ -1,4 +1,4 @@
-"""A full disk: how it is distinguished from other faults, and one line in place of one from every thread."""
+"""Full disks: how they are distinguished from other errors, and reported in one line instead of one per thread."""
 
 import errno
 import logging
@@ -12,18 +12,18 @@ import absl.logging
 
 _CODES = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded")
-_OF_THREADS = ("orbax", "tensorstore", "asyncio", "concurrent")  # Their errors the main thread raises again.
+_OF_THREADS = ("orbax", "tensorstore", "asyncio", "concurrent")  # The main thread raises their errors again.
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Tells whether an error, or one that it came from, says that a disk has no space, inodes or quota left."""
+    """Tells whether an error, or one of its causes, says that a disk has no space, inodes or quota left."""
     return any(
         getattr(one, "errno", None) in _CODES or any(words in str(one) for words in _WORDS) for one in _chain(error)
     )
 
 
 def describe_full_disk(error: BaseException) -> str | None:
-    """Returns what to say of an error that a full disk has caused, in one line; None of other errors."""
+    """Returns a message in one line for an error that a full disk has caused; None for other errors."""
     if not is_full_disk(error):
         return None
     causes = [one for one in _chain(error) if isinstance(one, OSError) and one.errno in _CODES]
@@ -36,15 +36,15 @@ def describe_full_disk(error: BaseException) -> str | None:
 
 @contextmanager
 def quiet_threads() -> Iterator[None]:
-    """Keeps threads from printing errors that the main thread raises, too: of checkpoints, logs, and full disks."""
+    """Keeps threads from printing errors of checkpoints, logs and full disks, which the main thread raises, too."""
     thread_hook, hook, raises = threading.excepthook, sys.unraisablehook, logging.raiseExceptions
-    # Orbax logs to the first, and what its tasks raise goes to the others.
+    # Orbax logs to the first logger; errors of its tasks go to the others.
     loggers = [absl.logging.get_absl_logger(), *map(logging.getLogger, ("asyncio", "concurrent.futures"))]
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.levelno < logging.ERROR or not any(f"/{name}/" in record.pathname for name in _OF_THREADS)
 
-    # Tensorstore calls it for what its threads could not hand to an event loop that is closed.
+    # Tensorstore calls it with what its threads could not hand to a closed event loop.
     def tell(dropped: Any) -> None:
         if not (dropped.exc_type is RuntimeError and str(dropped.exc_value) == "Event loop is closed"):
             hook(dropped)
@@ -65,7 +65,7 @@ def quiet_threads() -> Iterator[None]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns an error and those that it came from."""
+    """Returns an error and its causes."""
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

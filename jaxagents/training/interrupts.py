@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the mains: what is printed, what a second one does, and how a process ends at once."""
+"""Ctrl-C and SIGTERM in main programs: what is printed, what a second signal does, and how to exit at once."""
 
 import contextlib
 import os
@@ -19,26 +19,26 @@ TERMINATED = 143
 SWEEP_JOB = "JAXAGENTS_SWEEP_NOTES"
 """Environment variable of the jobs of a sweep: the file in which they note how they ended."""
 
-_REMINDER_SECONDS, _ONE_SECONDS = 0.05, 0.3  # Signals within the latter are one.
-_PASSED_ON_SECONDS = 0.5  # So are two SIGTERMs: a sweep passes on what its jobs may have got themselves.
+_REMINDER_SECONDS, _ONE_SECONDS = 0.05, 0.3  # Signals within the latter count as one.
+_PASSED_ON_SECONDS = 0.5  # So do two SIGTERMs: a sweep forwards signals that its jobs may have received themselves.
 _heard, _polled = threading.Event(), threading.Event()
-_messages: list[Callable[[], str]] = []  # Of `when_interrupted`, the innermost one last.
+_messages: list[Callable[[], str]] = []  # Messages of `when_interrupted`, the innermost last.
 
 
 class Preempted(Exception):
-    """A run ended before its time, at somebody else's request, after a checkpoint."""
+    """A run was ended early by a signal, after saving a checkpoint."""
 
 
 class EndAtOnce(SystemExit):
-    """An exit that must not wait for threads of the process, which may wait for each other for ever."""
+    """An exit that must not wait for threads of the process, which may be blocked for ever."""
 
 
 @contextmanager
 def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
-    """Says more than that the command was interrupted, such as how it goes on.
+    """Adds to the message of an interrupt, such as how to resume.
 
     Args:
-        tell: returns the words, asked for after Ctrl-C.
+        tell: returns the text; called after Ctrl-C.
     """
     _messages.append(tell)
     try:
@@ -52,7 +52,7 @@ def when_interrupted(tell: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def interrupts_of_callbacks() -> Iterator[None]:
-    """Raises KeyboardInterrupt for the error of the runtime that it becomes in a function which a program calls."""
+    """Raises KeyboardInterrupt for the runtime error that it turns into within a callback of a compiled program."""
     try:
         yield
     except RuntimeError as error:
@@ -63,7 +63,7 @@ def interrupts_of_callbacks() -> Iterator[None]:
 
 @contextmanager
 def interrupts_at_once() -> Iterator[None]:
-    """Ends the process in one line at Ctrl-C in the block, the imports of a main, which handles nothing yet."""
+    """Ends the process with one line at Ctrl-C within the block, such as the imports of a main program."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -77,7 +77,7 @@ def interrupts_at_once() -> Iterator[None]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Hears Ctrl-C at the end of the block: an import of compiled modules that is broken off crashes the process."""
+    """Handles Ctrl-C at the end of the block: interrupting an import of compiled modules crashes the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -93,17 +93,17 @@ def interrupts_later() -> Iterator[None]:
 
 @contextmanager
 def hear_interrupts(polled: bool = False) -> Iterator[Callable[[], bool]]:
-    """Raises KeyboardInterrupt after Ctrl-C as Python does, and once more where Python drops it.
+    """Raises KeyboardInterrupt after Ctrl-C as Python does, and again if Python drops it.
 
-    What is raised in callbacks, as of the garbage collector, is lost; `asyncio` and some libraries catch it.
+    An exception in a callback, such as of the garbage collector, is lost; `asyncio` and some libraries catch it.
 
     Args:
-        polled: the block asks itself, and is not reminded.
+        polled: whether the block polls for interrupts itself and needs no reminder.
 
     Yields:
-        `() -> bool`, whether there was a Ctrl-C, dropped or not.
+        `() -> bool`, whether Ctrl-C was pressed, dropped or not.
     """
-    # A parent that works in the background has its children ignore Ctrl-C; and an outer block of this serves for all.
+    # A background parent makes its children ignore Ctrl-C; and one outer block is enough.
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         with _while_set(_polled if polled else threading.Event()):
@@ -150,24 +150,24 @@ def hear_interrupts(polled: bool = False) -> Iterator[Callable[[], bool]]:
 def watch_signals() -> Iterator[Callable[[], bool]]:
     """Listens for SIGTERM until the end of the block; a second one ends the process at once.
 
-    Ctrl-C raises KeyboardInterrupt as ever, and once more when asked: Python drops what is raised while it collects
-    garbage, which would leave the run going. So does one that was dropped before the block.
+    Ctrl-C raises KeyboardInterrupt as usual, and again when polled: Python drops an exception that is raised during
+    garbage collection, and the run would go on. The same holds for one that was dropped before the block.
 
     Yields:
-        `() -> bool`, True when it is time to save and end. With several processes, all must ask at the same moments of
-        the run: the signal of one reaches all.
+        `() -> bool`, True when it is time to save and end. With several processes, all must call it at the same points
+        of the run: a signal to one reaches all.
     """
-    from jaxagents.training.processes import any_process  # The command line reads this file before it needs jax.
+    from jaxagents.training.processes import any_process  # The command line imports this file before it needs jax.
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: any_process(False)  # Only the main thread may listen.
+        yield lambda: any_process(False)  # Only the main thread may handle signals.
         return
     heard: list[float] = []
 
     def hear(number: int, frame: Any) -> None:
         now = time.monotonic()
         if heard and now - heard[0] >= _PASSED_ON_SECONDS:
-            signal.signal(number, before or signal.SIG_DFL)  # None: it was not Python that listened.
+            signal.signal(number, before or signal.SIG_DFL)  # None: the handler was not installed by Python.
             signal.raise_signal(number)
         heard[:] = heard or [now]
 
@@ -198,10 +198,10 @@ def _while_set(event: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def end_at_second_signal() -> Iterator[None]:
-    """Ends the process at once at the second Ctrl-C or SIGTERM, whatever it waits for.
+    """Ends the process at once at the second Ctrl-C or SIGTERM, even if it is blocked.
 
-    Python's handlers run in the main thread, between two of its instructions: while it waits for a compiled program,
-    which may wait for a function of the user's, they receive nothing. Hence a thread that reads which signals came.
+    Python's handlers run in the main thread, between two bytecode instructions: while it waits for a compiled program,
+    which may wait for a user's function, they are not called. Hence a separate thread reads the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -215,7 +215,7 @@ def end_at_second_signal() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(writer)  # The thread ends.
+        os.close(writer)  # This ends the thread.
         thread.join()
 
 
@@ -232,7 +232,7 @@ def _listen(reader: int, window: float) -> None:
 
 
 def _end(number: int) -> NoReturn:
-    """Ends the process; what locks the main thread holds is open, so that nothing is printed through it."""
+    """Ends the process; locks of the main thread may be held, so nothing is printed through Python's streams."""
     hint = ""
     with contextlib.suppress(Exception):
         hint = f"; {_messages[-1]()}" if _messages else ""
@@ -243,18 +243,19 @@ def _end(number: int) -> NoReturn:
 
 
 def _seconds_of_one() -> float:
-    """Returns the seconds within which signals are one: a terminal or scheduler sends jobs of a sweep theirs, too."""
+    """Returns the seconds within which signals count as one: jobs of a sweep may get them from the terminal, too."""
     return 0.5 if os.environ.get(SWEEP_JOB) else 0.0
 
 
 @contextmanager
 def end_at_once(quiet: bool = True) -> Iterator[None]:
-    """Ends a process that was interrupted without the end of the interpreter, which crashes where a device works.
+    """Ends an interrupted process without the interpreter's shutdown, which crashes while a device works.
 
     Args:
-        quiet: until the last instruction, threads print nothing of what an interrupt broke off, such as half a save.
+        quiet: whether threads print nothing, until the end, of the work that an interrupt broke off, such as a partial
+            save.
     """
-    from jaxagents.training.full_disk import quiet_threads  # Not before the imports of a main handle Ctrl-C.
+    from jaxagents.training.full_disk import quiet_threads  # Imported only after a main program handles Ctrl-C.
 
     with quiet_threads() if quiet else contextlib.nullcontext():
         try:

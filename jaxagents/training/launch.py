@@ -1,4 +1,4 @@
-"""From a composed config to a finished run directory."""
+"""Runs a composed config, up to a finished run directory."""
 
 import os
 import sys
@@ -34,19 +34,19 @@ from jaxagents.types import Environment, LanguagePolicy
 
 
 def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
-    """Trains, or goes on with, the run of a composed config and writes everything that the run directory keeps.
+    """Trains or resumes the run of a composed config, and writes everything that the run directory holds.
 
     Args:
-        config: composed by Hydra.
-        run_dir: of the run.
+        config: config composed by Hydra.
+        run_dir: directory of the run.
         started: see `train`.
 
     Returns:
         `{"run_dir": path, **final metrics}`.
 
     Raises:
-        ValueError: a setting does not hold, or `run_dir` belongs to another config or is in use, or processes
-            differ in their config.
+        ValueError: a setting is invalid, `run_dir` belongs to another config or is in use, or the configs of processes
+            differ.
     """
     buckets = [place for place in (str(run_dir), str(config.run_dir)) if "://" in place]  # A path has lost a slash.
     if buckets:
@@ -66,7 +66,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
             configs = stage_configs(resolved)
             require_experts((configs[stage.name], stage.environment) for stage in experiment.stages)
     if start := resolved.get("start_from"):
-        from jaxagents.training.starting import begin_from  # Other runs do without all that loads policies.
+        from jaxagents.training.starting import begin_from  # Other runs need not import what loads policies.
 
         experiment = begin_from(experiment, start)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def run(config: DictConfig, run_dir: str | Path, *, started: float | None = None
 
 @contextmanager
 def _environment_explained(resolved: Mapping[str, Any]) -> Iterator[None]:
-    """Looks at the environment where something else failed on it, such as a network on arrays of another shape."""
+    """Checks the environment when something else has failed on it, such as a network on arrays of another shape."""
     try:
         yield
     except Exception as error:
@@ -107,20 +107,20 @@ def _environment_explained(resolved: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _mistake_in(config: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with the shapes of an environment; None where nothing is, or where it cannot be known."""
+    """Returns what is wrong with the shapes of an environment; None if nothing is, or if it cannot be checked."""
     try:
         environment = instantiate(config)
         if isinstance(environment, Environment):
             require_shapes(environment)
-    except Exception as error:  # Code of the user's fails as it likes.
+    except Exception as error:  # A user's code can raise anything.
         return str(error) if str(error).startswith("`") else None
     return None
 
 
 def require_traceable(experiment: Experiment) -> None:
-    """Traces every stage as the loop will run it, so that what does not fit is reported before anything is compiled.
+    """Traces every stage as the loop will run it, so that mismatches are reported before anything is compiled.
 
-    What is traced here is not traced again by the loop, except under `pmap`, whose stages are left out.
+    The loop does not trace these stages again; under `pmap` it would have to, so these stages are left out.
 
     Args:
         experiment: see `build`.
@@ -139,13 +139,13 @@ def require_traceable(experiment: Experiment) -> None:
 
 
 def require_one_vocabulary(experiment: Experiment) -> None:
-    """Refuses stages that go on from one of other tokens, as a chat template adds some.
+    """Refuses stages that start from a stage with other tokens, as a chat template adds some.
 
     Args:
         experiment: see `build`.
 
     Raises:
-        ValueError: a stage has more or fewer tokens than the one that it starts from.
+        ValueError: a stage has more or fewer tokens than the stage that it starts from.
     """
     policies = {stage.name: stage.policy for stage in experiment.stages}
     sizes = {name: one.tokenizer.vocab_size for name, one in policies.items() if isinstance(one, LanguagePolicy)}
@@ -159,7 +159,7 @@ def require_one_vocabulary(experiment: Experiment) -> None:
 
 
 def introduction(experiment: Experiment, run_dir: Path) -> str:
-    """Says in a line what is about to run: the world, the size of the policy, the devices and the directory."""
+    """Describes in one line what is about to run: the world, the size of the policy, the devices and the directory."""
     stage = experiment.stages[-1]
     count = sum(leaf.size for leaf in jax.tree.leaves(stage.runner.abstract.learner.params)) // max(
         experiment.num_seeds, 1
@@ -172,12 +172,12 @@ def introduction(experiment: Experiment, run_dir: Path) -> str:
 
 
 class Imitation(NamedTuple):
-    """What there is to say of a language agent whose last stage learned from given episodes.
+    """Facts about a language agent whose last stage learned from given episodes.
 
     Attributes:
-        loss: the last one.
-        world: where it is evaluated.
-        from_files: whether the episodes came from files, so that they may be of no world.
+        loss: final loss.
+        world: world in which it is evaluated.
+        from_files: whether the episodes came from files, in which case they may belong to no world.
     """
 
     loss: float
@@ -193,13 +193,13 @@ def farewell(
     given: Imitation | None = None,
     trust: str = "",
 ) -> str:
-    """Says what came out of a run, and where to look next.
+    """Describes the result of a run, and where to look next.
 
     Args:
-        run_dir: of the run.
-        result: of `train`.
-        now: seconds of this session, where earlier ones may have begun the run.
-        given: of a stage that imitates, or learns from files.
+        run_dir: directory of the run.
+        result: result of `train`.
+        now: seconds of this session, as earlier sessions may have begun the run.
+        given: facts about a last stage that imitates, or learns from files.
         trust: see `trust_argument`.
     """
     in_all = f" in all, {_minutes(now)} of them now" if now is not None and now < result["seconds"] - 1 else ""
@@ -226,7 +226,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _imitation_of(experiment: Experiment, run_dir: Path) -> Imitation | None:
-    """Returns what `farewell` says of a last stage that imitates, or learns from files; None of other stages."""
+    """Returns the facts for `farewell` about a last stage that imitates or learns from files; None for other stages."""
     stage = experiment.stages[-1]
     own = stage_configs(experiment.config)[stage.name]
     learner = own["learner"]
@@ -241,12 +241,12 @@ def _imitation_of(experiment: Experiment, run_dir: Path) -> Imitation | None:
 
 
 def prepare_backend(devices: DevicesConfig) -> None:
-    """Switches on the compilation cache and joins other processes, before the backend starts.
+    """Enables the compilation cache and joins other processes, before the backend starts.
 
     Args:
-        devices: where it runs.
+        devices: `devices` section of the config.
     """
-    # Collectives of virtual CPU devices wait for each other unless there is a thread for each of them.
+    # Collectives of virtual CPU devices block each other unless each has a thread.
     threads = devices.cpu_threads or (32 if devices.mode != "jit" else None)
     if threads:
         os.environ.setdefault("PJRT_NPROC", str(threads))
@@ -264,7 +264,7 @@ def prepare_backend(devices: DevicesConfig) -> None:
 
 
 def _agree(run_dir: Path, resolved: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Returns the directory of process 0, which the time of the start names, and the config that all processes have."""
+    """Returns the directory chosen by process 0, as its name holds the start time, and the config shared by all."""
     first = of_first_process(lambda: {"run_dir": str(run_dir), "config": resolved})
 
     def require_same() -> None:

@@ -1,4 +1,4 @@
-"""What can be run: worlds, algorithms and experiments, with the first sentence of their files."""
+"""Lists what can be run: worlds, algorithms and experiments, with the first sentence of their files."""
 
 from collections.abc import Container
 from pathlib import Path
@@ -22,7 +22,7 @@ def worlds_in_words(folder: str | Path) -> list[str]:
 
 
 def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
-    """Returns the worlds that each algorithm fits, by `fits` in its file, where `words` stands for all in words."""
+    """Returns the worlds that each algorithm fits, by `fits` in its file, where `words` stands for all text worlds."""
     in_words = worlds_in_words(folder)
     algorithms = sorted(Path(folder).glob("algorithm/*.yaml"))
     fits = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["fits"] for path in algorithms}
@@ -30,13 +30,13 @@ def fitting_worlds(folder: str | Path) -> dict[str, list[str]]:
 
 
 def list_choices(folder: str | Path, *own: str | Path, world: str | None = None, width: int = 120) -> str:
-    """Lists the option files of `SECTIONS` by family, a line each.
+    """Lists the option files of `SECTIONS` by family, one line each.
 
     Args:
-        folder: `configs`.
+        folder: folder `configs`.
         *own: further folders: `experiments`, which holds papers, and those of `--config-dir`.
-        world: lists only algorithms that fit this one, and what is called after it.
-        width: most characters of a line.
+        world: name of a world, to list only algorithms that fit it, and options named after it.
+        width: maximum number of characters of a line.
 
     Returns:
         The text.
@@ -60,14 +60,14 @@ def list_choices(folder: str | Path, *own: str | Path, world: str | None = None,
 
 
 def _family(path: Path, of_language: Container[str]) -> str:
-    """Returns what the heading of a file adds to that of its section."""
+    """Returns what a file adds to the heading of its section."""
     if path.parent.name in ("world", "algorithm"):
         return " of language models" if path.stem in of_language else " of arrays"
     return f" of {path.parent.name}" if path.parent.parent.name == "papers" else ""
 
 
 def _first_comment(path: Path) -> str:
-    """Returns the first line of the header that is no directive of Hydra's."""
+    """Returns the first line of the header that is not a directive of Hydra."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             if not line.startswith("#"):

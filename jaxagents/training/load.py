@@ -1,4 +1,4 @@
-"""What a run directory gives back: a policy that acts. Of checkpoints, only what acts is read."""
+"""Loads the policy of a run directory. Of checkpoints, only the parameters for acting are read."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ from jaxagents.training.speaking import Score, make_score, make_speak
 from jaxagents.training.trust import require_trusted, trusting
 from jaxagents.types import Array, Carry, Environment, Episode, LanguagePolicy, Params, Policy, Stateful
 
-_ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # whatever the run was trained on
+_ONE_DEVICE = {"mode": "jit", "num_devices": 1}  # Whatever the run was trained on.
 _KINDS = ("best", "last")
 
 
 def warn(text: str) -> None:
-    """Warns in one line, without the line of this package that a warning would show beside it."""
+    """Warns in one line, without the source line that a warning would show."""
     warnings.warn_explicit(text, UserWarning, filename="load_policy", lineno=1)
 
 
@@ -38,20 +38,20 @@ class LoadedPolicy(NamedTuple):
 
     Attributes:
         act: `(observation, carry=None, first=None, action_mask=None, key=None, reward=None) -> (action, carry)`, see
-            `acting.make_act`; of a language policy `(observation, carry=None, first=None, prompt=None, key=None) ->
+            `acting.make_act`; for a language policy `(observation, carry=None, first=None, prompt=None, key=None) ->
             (action, carry)`, all but the carry and the key in word ids, see `language.conversation.make_answer`.
-        policy: what `act` applies.
-        params: of the policy.
-        environment: the one that the run evaluates in.
+        policy: policy that `act` applies.
+        params: parameters of the policy.
+        environment: environment in which the run is evaluated.
         config: resolved config of the run.
-        play: of a language policy, `(key, num_episodes=1, *, greedy=True, held_out=True, level=None) -> Episode`, whole
-            episodes in `environment`; None of others.
-        reply: of a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, an observation in
-            words and the action that answers it, see `language.replies.make_reply`; None of others.
-        speak: of a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
-            `training.speaking.make_speak`; None of others.
-        score: of a language policy, `(messages) -> Score`, log-probabilities of a conversation's tokens, see
-            `training.speaking.make_score`; None of others.
+        play: for a language policy, `(key, num_episodes=1, *, greedy=True, held_out=True, level=None) -> Episode`,
+            whole episodes in `environment`; None for others.
+        reply: for a language policy, `(text, carry=None, *, prompt=None, key=None) -> (text, carry)`, from an
+            observation in words to the action that answers it, see `language.replies.make_reply`; None for others.
+        speak: for a language policy, `(messages, *, key=None, max_tokens=64) -> text`, an answer to free text, see
+            `training.speaking.make_speak`; None for others.
+        score: for a language policy, `(messages) -> Score`, log-probabilities of a conversation's tokens, see
+            `training.speaking.make_score`; None for others.
     """
 
     act: Callable[..., tuple[Array, Carry]]
@@ -66,14 +66,14 @@ class LoadedPolicy(NamedTuple):
 
 
 class LoadedStage(NamedTuple):
-    """A stage of a run and one of its checkpoints.
+    """A stage of a run with one of its checkpoints.
 
     Attributes:
-        stage: as it was trained, on one device.
-        params: of the policy; with several seeds, every leaf has a leading seed axis.
-        num_seeds: size of that axis; 0 when there is none.
-        which: "best" or "last", where the checkpoint was found.
-        step: number of the checkpoint: updates of the stage.
+        stage: stage as it was trained, on one device.
+        params: parameters of the policy; with several seeds, every leaf has a leading seed axis.
+        num_seeds: size of the seed axis; 0 if there is none.
+        which: "best" or "last", the kind of checkpoint that was found.
+        step: number of the checkpoint, in updates of the stage.
         config: resolved config of the run.
     """
 
@@ -95,15 +95,15 @@ def load_policy(
     trust: bool | str | Sequence[str] | None = None,
     on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedPolicy:
-    """Loads the policy of a run, on one device, whatever it was trained on.
+    """Loads the policy of a run onto one device, whatever it was trained on.
 
     Args:
         path: run directory; the run may still be training.
         which: see `load_stage`.
         step: see `load_stage`.
         stage: see `load_stage`.
-        seed_index: of the copy to take, when the run has several seeds.
-        trust: modules of other code that the run may name, such as "my_world"; True: all; None: those trusted already.
+        seed_index: index of the copy to load, if the run has several seeds.
+        trust: modules of other code that the run may name, such as "my_world"; True: all; None: those already trusted.
         on_fallback: see `load_stage`.
 
     Returns:
@@ -142,7 +142,7 @@ def load_policy(
 
 
 def _bind(name: str, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
-    """Returns a function of these parameters; `help`, unlike that of a partial, tells its arguments."""
+    """Binds a function to these parameters; unlike a partial, its `help` shows its arguments."""
 
     def bound(*args: Any, **kwargs: Any) -> Any:
         return function(params, *args, **kwargs)
@@ -163,7 +163,7 @@ def load_params(path: str | Path | None, which: str = "last") -> Params:
         which: see `load_stage`.
 
     Returns:
-        The parameters, of the first seed.
+        The parameters of the first seed.
 
     Raises:
         ValueError: see `load_policy`, or no directory is given.
@@ -174,18 +174,18 @@ def load_params(path: str | Path | None, which: str = "last") -> Params:
 
 
 def load_reward(path: str | Path | None, which: str = "best", **options: Any) -> Stateful:
-    """Loads a reward model, as a reward of policy gradients (`learner.rewards`).
+    """Loads a reward model, as a reward for policy gradients (`learner.rewards`).
 
     Args:
-        path: run directory of `learner=reward_model`; its tokenizer must be that of the policy.
+        path: run directory of a run with `learner=reward_model`; its tokenizer must be that of the policy.
         which: see `load_stage`.
-        **options: of `learners.reward_model.make_model_reward`.
+        **options: arguments of `learners.reward_model.make_model_reward`.
 
     Returns:
         The slot.
 
     Raises:
-        ValueError: see `load_policy`; no directory is given, or its model has no value head.
+        ValueError: see `load_policy`; no directory is given, or the model has no value head.
     """
     if path is None:
         raise ValueError(
@@ -201,7 +201,7 @@ def _make_play(environment: Environment, policy: LanguagePolicy, params: Params)
     def play(
         key: Array, num_episodes: int = 1, *, greedy: bool = True, held_out: bool = True, level: int | None = None
     ) -> Episode:
-        """Plays whole episodes on held-out tasks, or on those of training; `greedy=False` samples."""
+        """Plays whole episodes on held-out tasks, or on training tasks; `greedy=False` samples."""
         return player(num_episodes=num_episodes, greedy=greedy, held_out=held_out, level=level)(params, key)
 
     return play
@@ -215,23 +215,23 @@ def load_stage(
     stage: str | None = None,
     on_fallback: Callable[[str], Any] = warn,
 ) -> LoadedStage:
-    """Rebuilds what a run trained and restores a checkpoint whose digest holds.
+    """Rebuilds a stage that a run trained, and restores a checkpoint whose digest is valid.
 
-    Of several stages, it is the last one that has a checkpoint; `on_fallback` is called when that is not the run's end.
+    Without a name, the stage is the last one that has a checkpoint; `on_fallback` is called if that is not the run's
+    end.
 
     Args:
-        path: run directory.
-        which: "best" the checkpoint of the best evaluation, or the last one where that is missing or damaged; "last"
-            the newest one that is whole.
-        step: number of one of the last checkpoints, in updates; `which` does not count then.
-        stage: name of another stage.
-        on_fallback: called with the reason why another checkpoint than the wanted one is used.
+        which: "best": the checkpoint of the best evaluation, or the last one if that is missing or damaged; "last": the
+            newest one that is intact.
+        step: number of one of the last checkpoints, in updates; it overrides `which`.
+        stage: name of the stage; None: see above.
+        on_fallback: function called with the reason if another checkpoint than the requested one is used.
 
     Returns:
         The stage and its parameters.
 
     Raises:
-        ValueError: `path` is no run directory, names functions of others, see `require_trusted`, holds no whole
+        ValueError: `path` is not a run directory, names functions of others, see `require_trusted`, holds no intact
             checkpoint, or its config was changed.
     """
     if which not in _KINDS:
@@ -278,7 +278,7 @@ def _require_run_dir(path: str | Path | None) -> Path:
 
 
 def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_fallback: Callable[[str], Any]) -> int:
-    """Returns the number of the stage that is named, or of the last one with a checkpoint, and says what that is."""
+    """Returns the index of the named stage, or of the last one with a checkpoint, and reports the latter."""
     names = [stage.name for stage in experiment.stages]
     if wanted is not None:
         if wanted not in names:
@@ -303,7 +303,7 @@ def _choose_stage(run_dir: Path, experiment: Experiment, wanted: str | None, on_
 
 
 def _saved_tokenizer(folder: Path) -> bytes | None:
-    """Returns the tokenizer that the parameters were trained with: training it again may give another one."""
+    """Returns the tokenizer that the parameters were trained with, as training it again may give another one."""
     if not folder.is_dir():
         return None
     with closing(open_checkpoints(folder, read_only=True)) as checkpoints:
@@ -313,7 +313,7 @@ def _saved_tokenizer(folder: Path) -> bytes | None:
 def _find_checkpoint(
     folder_of: Callable[[str], Path], stage: Stage, which: str, step: int | None, on_fallback: Callable[[str], Any]
 ) -> tuple[str, Restored | None]:
-    """Returns the checkpoint and the kind that it is of; None when there is none at all."""
+    """Returns the kind of the checkpoint, and the checkpoint; None if there is none at all."""
     reason = None
     if which == "best" and step is None:
         reason = f"{folder_of('best')} holds none."

@@ -1,4 +1,4 @@
-"""The host's side of a run: chunks of updates, logs, evaluations, checkpoints, stages."""
+"""The host side of a run: chunks of updates, logs, evaluations, checkpoints, stages."""
 
 import base64
 import json
@@ -45,12 +45,12 @@ KINDS = ("last", "best")
 
 @dataclass
 class _Run:
-    """What the loop keeps in mind between chunks; what checkpoints save of it is their metadata.
+    """State of the loop between chunks; checkpoints save parts of it as metadata.
 
-    `steps` are those that were played by what is logged, `steps_before` those of earlier stages; of one seed. `counts`
-    and `counts_before` are the experience of every seed, see `Collector`, so far and in earlier stages. `score` is the
-    return that was compared with the target. `diverged` says by the number of a seed which metric stopped being finite,
-    and when.
+    `steps` counts the steps that were played until the latest log, `steps_before` those of earlier stages, both per
+    seed. `counts` and `counts_before` are the experience of every seed, see `Collector`, in total and in earlier
+    stages. `score` is the return that was compared with the target. `diverged` holds, by the index of a seed, which
+    metric stopped being finite, and when.
     """
 
     experiment: Experiment
@@ -70,31 +70,31 @@ class _Run:
     counts: dict[str, Any] = field(default_factory=dict)
     counts_before: dict[str, Any] = field(default_factory=dict)
     diverged: dict[str, dict[str, Any]] = field(default_factory=dict)
-    seconds_before: float = 0.0  # of earlier sessions
-    trained: bool = False  # in this session
+    seconds_before: float = 0.0  # In earlier sessions.
+    trained: bool = False  # In this session.
 
     @property
     def seconds(self) -> float:
-        """Returns how long all sessions took; one that finds the run finished takes none."""
+        """Returns the duration of all sessions; a session that finds the run finished adds nothing."""
         return self.seconds_before + (time.monotonic() - self.started if self.trained else 0.0)
 
 
 def train(experiment: Experiment, run_dir: str | Path, *, started: float | None = None) -> dict[str, Any]:
-    """Runs all stages of an experiment, or goes on where the run directory stands.
+    """Runs all stages of an experiment, or resumes from the run directory.
 
     Args:
         experiment: see `build`.
-        run_dir: of the run; may hold checkpoints of the same config.
+        run_dir: directory of the run; it may hold checkpoints of the same config.
         started: `time.monotonic()` when the command began, for the time to the first update.
 
     Returns:
         The result: final evaluation, counts and times, as plain data.
 
     Raises:
-        ValueError: the checkpoints are all damaged or of another config.
-        FloatingPointError: a metric or a parameter is not finite; the checkpoints before it are kept.
-        OSError: the disk is full; the checkpoints before are kept.
-        Preempted: the process was asked to end (SIGTERM), and the run was saved where it stood.
+        ValueError: all checkpoints are damaged, or they belong to another config.
+        FloatingPointError: a metric or a parameter is not finite; earlier checkpoints are kept.
+        OSError: the disk is full; earlier checkpoints are kept.
+        Preempted: the process was asked to end (SIGTERM), and the current state of the run was saved.
     """
     run_dir = Path(run_dir)
     steps = {stage.name: stage.num_updates * stage.steps_per_update for stage in experiment.stages}
@@ -134,7 +134,7 @@ def train(experiment: Experiment, run_dir: str | Path, *, started: float | None 
 
 
 def checkpoint_folder(run_dir: Path, experiment: Experiment, index: int, kind: str) -> Path:
-    """Returns where a stage's checkpoints are: `checkpoints/last`, with several stages `checkpoints/<name>/last`."""
+    """Returns a stage's folder of checkpoints: `checkpoints/last`, with several stages `checkpoints/<name>/last`."""
     root = Path(run_dir) / "checkpoints"
     return (root / experiment.stages[index].name if len(experiment.stages) > 1 else root) / kind
 
@@ -150,7 +150,7 @@ def _restore(stage: Stage, checkpoints: Checkpoints, progress: Progress) -> Rest
 
 
 def _start_of(run: _Run, index: int, folders: list[list[Checkpoints]]) -> State | None:
-    """Returns the learner that a stage starts from, as the earlier stage saved it at its end; None: a new one."""
+    """Returns the learner state that a stage starts from, saved at the end of the earlier stage; None: a new one."""
     names = [stage.name for stage in run.experiment.stages]
     name, start = names[index], run.experiment.stages[index].start
     if start is None:
@@ -163,7 +163,7 @@ def _start_of(run: _Run, index: int, folders: list[list[Checkpoints]]) -> State 
 
 
 def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
-    """Takes up what a checkpoint remembers, and returns its update."""
+    """Restores the loop's state from the metadata of a checkpoint, and returns the number of its update."""
     require_fields(metadata, f"of the stage {stage.name}")
     update, target = metadata["update"], stage.training.target_return
     if stage.num_updates < update:
@@ -186,7 +186,7 @@ def _resume(run: _Run, stage: Stage, metadata: Mapping[str, Any]) -> int:
 
 
 def _held_best(run: _Run, best: Checkpoints) -> dict[str, Any] | None:
-    """Returns the metadata of the best checkpoint; where it is damaged, the next evaluation is the best one."""
+    """Returns the metadata of the best checkpoint; if it is damaged, the next evaluation becomes the best one."""
     try:
         return best.latest_metadata()
     except ValueError as error:
@@ -221,20 +221,20 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
             run.trained = True
             run.first_update_seconds = run.first_update_seconds or first_update_time(chunk) - run.started
         run.ahead.follow(index)
-        # The device works on this chunk while the host logs the one before.
+        # The device works on this chunk while the host logs the previous one.
         if pending is not None:
             clock = _log(run, stage, pending, clock)
         pending = chunk
         if {"evaluate", "checkpoint"} & chunk.due:
             clock, pending = _log(run, stage, chunk, clock), None
             improved = "evaluate" in chunk.due and _evaluate(run, stage, chunk, stage.runner.params(state))
-            # A run that was killed after the best checkpoint and before the last one comes by here again.
+            # A run that was killed between the best checkpoint and the last one passes here again.
             improved = improved and (held is None or (held["update"], held["best"]) != (update, run.best))
             finished = run.reached_target or chunk.is_last
             save = "checkpoint" in chunk.due or run.reached_target
             if save or improved:
                 _save(run, stage, update, state, finished, last if save else None, best if improved else None)
-            clock = time.monotonic()  # Evaluations and checkpoints are no part of the speed of training.
+            clock = time.monotonic()  # Evaluations and checkpoints do not count in the training speed.
         if run.reached_target:
             break
         if run.is_preempted() and not chunk.is_last:
@@ -246,7 +246,7 @@ def _train_stage(run: _Run, index: int, folders: list[list[Checkpoints]], restor
 def _end_early(
     run: _Run, stage: Stage, pending: Chunk | None, clock: float | None, update: int, state: PyTree, last: Checkpoints
 ) -> None:
-    """Logs what is left, saves, and raises."""
+    """Logs what is left, saves, and raises `Preempted`."""
     if pending is not None:
         _log(run, stage, pending, clock)
     _save(run, stage, update, state, False, last, None)
@@ -257,7 +257,7 @@ def _end_early(
 
 
 def _log(run: _Run, stage: Stage, chunk: Chunk, clock: float | None) -> float:
-    """Logs a chunk that began at `clock`, None when it was compiled then, and returns when it was done."""
+    """Logs a chunk that began at `clock` (None: it was compiled during the chunk), and returns when it was done."""
     values = {name: np.asarray(value) for name, value in chunk.metrics.items()}
     now = time.monotonic()
     run.steps += chunk.steps
@@ -276,7 +276,7 @@ def _tell(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]
 
 
 def _planned(run: _Run, stage: Stage) -> int:
-    """Returns how many of the planned steps are done; a last round of groups that are played anew may pass the plan."""
+    """Returns how many of the planned steps are done, without the excess of a last round of replayed groups."""
     names = [one.name for one in run.experiment.stages]
     budgets = [one.num_updates * one.steps_per_update for one in run.experiment.stages]
     index = names.index(stage.name)
@@ -284,7 +284,7 @@ def _planned(run: _Run, stage: Stage) -> int:
 
 
 def _find_divergence(run: _Run, stage: Stage, update: int, values: Mapping[str, np.ndarray]) -> None:
-    """Notes the seeds in which a metric of the learner is infinite, see `program.report`; stops when none is left."""
+    """Records the seeds in which a metric of the learner is infinite, see `program.report`; stops if all have one."""
     bad = {name: np.isinf(value) for name, value in values.items() if name.startswith("train/")}
     bad = {name: bad[name] for name in sorted(bad, key=lambda name: name != "train/loss") if bad[name].any()}
     for seed in sorted({int(seed) for where in bad.values() for seed in np.flatnonzero(where)}):
@@ -312,9 +312,10 @@ def _refuse(run: _Run, stage: Stage, name: str, update: int) -> None:
 
 
 def _evaluate(run: _Run, stage: Stage, chunk: Chunk, params: Params) -> bool:
-    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equals, the last one is.
+    """Evaluates, logs, and returns whether the policy is the best of the stage so far; of equal ones, the last is.
 
-    Returns of opposed teams are measured against each other, and rank no policy: of these, the last one is the best.
+    Returns of opposed teams are relative to each other and cannot rank policies: for these, the last policy is the
+    best.
     """
     run.ahead.wait(stage.evaluate_last if chunk.is_last else stage.evaluate)
     means = mean_evaluation(stage, params, is_last=chunk.is_last)
@@ -339,7 +340,7 @@ def _save(
     last: Checkpoints | None,
     best: Checkpoints | None,
 ) -> None:
-    """Saves into the folders that are given; a last checkpoint holds once the best one that it knows of does."""
+    """Saves into the given folders; a last checkpoint is valid only if the best one that it refers to is."""
     snapshot = stage.runner.to_global(state)
     bad = first_not_finite(stage.runner.params(state))
     if bad is not None:
@@ -364,7 +365,7 @@ def _save(
 
 
 def _close_log(run: _Run, run_dir: Path) -> None:
-    """Draws the curves, and gives TensorBoard the config, the curves and the final evaluation."""
+    """Draws the curves, and passes the config, the curves and the final evaluation to TensorBoard."""
     steps = run.steps
     run.logger.text(steps, "config", f"```json\n{json.dumps(run.experiment.config, indent=2)}\n```")
     finals = {f"final/{name.removeprefix('eval/')}": float(np.mean(v)) for name, v in run.evaluation.items()}

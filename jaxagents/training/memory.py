@@ -1,4 +1,4 @@
-"""Whether a run fits into memory: what it takes at least, from its shapes, beside what there is."""
+"""Checks whether a run fits into memory: a lower bound from its shapes, compared with the available memory."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,9 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_of(devices: Sequence[jax.Device]) -> int:
-    """Returns the bytes of memory of devices in all; virtual devices of a CPU share that of the machine.
+    """Returns the total bytes of memory of devices; virtual devices of a CPU share the machine's memory.
 
-    Devices of other processes cannot be asked: they count as much as those of this one.
+    Devices of other processes cannot be queried: they count as much as those of this process.
     """
     local = [device for device in devices if device.process_index == jax.process_index()]
     limits = [int((device.memory_stats() or {}).get("bytes_limit", 0)) for device in local]
@@ -29,16 +29,16 @@ def memory_of(devices: Sequence[jax.Device]) -> int:
 
 
 def require_memory(what: str, needed: int, devices: Sequence[jax.Device], hint: str) -> None:
-    """Refuses what takes more than there is, before it is computed.
+    """Refuses a computation that needs more memory than there is, before it starts.
 
     Args:
-        what: takes it.
-        needed: bytes, at least.
-        devices: that share them.
-        hint: settings that make it smaller.
+        what: name of the computation.
+        needed: bytes, a lower bound.
+        devices: devices that share them.
+        hint: settings that reduce them.
 
     Raises:
-        ValueError: says both numbers.
+        ValueError: the memory is too small; gives both numbers.
     """
     there = memory_of(devices)
     if needed > there:
@@ -48,17 +48,17 @@ def require_memory(what: str, needed: int, devices: Sequence[jax.Device], hint: 
 
 
 def require_episodes_in_memory(stage: Stage, num_episodes: int) -> None:
-    """Refuses episodes side by side whose observations alone are too many, see `require_memory`."""
+    """Refuses parallel episodes whose observations alone do not fit, see `require_memory`."""
     seen = observation_bytes(stage.environment) if stage.environment.text is None else 4
     hint = "a smaller num_episodes"
     require_memory("An evaluation", seen * num_episodes, list(stage.runner.replicated.device_set), hint)
 
 
 def require_stage_in_memory(stage: Stage) -> None:
-    """Refuses a stage whose state, steps or evaluation take more memory than there is; nothing is traced.
+    """Refuses a stage whose state, steps or evaluation need more memory than there is; nothing is traced.
 
     Args:
-        stage: of an experiment.
+        stage: stage of an experiment.
 
     Raises:
         ValueError: see `require_memory`.
@@ -75,7 +75,7 @@ def require_stage_in_memory(stage: Stage) -> None:
 
 
 def size(count: int) -> str:
-    """Writes bytes with a unit: "23.4 GiB"."""
+    """Formats a number of bytes with a unit: "23.4 GiB"."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if count < 1024 or unit == "PiB":
             break
@@ -84,7 +84,7 @@ def size(count: int) -> str:
 
 
 def bytes_of(tree: PyTree) -> int:
-    """Returns the bytes of the leaves of a tree of arrays or shapes; keys of random numbers have 8 each."""
+    """Returns the bytes of the leaves of a tree of arrays or shapes; random keys count 8 bytes each."""
     leaves = jax.tree.leaves(tree)
     return sum(int(np.prod(leaf.shape, dtype=object)) * getattr(leaf.dtype, "itemsize", 8) for leaf in leaves)
 
@@ -97,7 +97,7 @@ def observation_bytes(environment: Environment) -> int:
 
 
 def stacked_bytes(traced: Any) -> int:
-    """Returns the bytes of the results of the greatest loop of a traced program: a rollout, a batch of minibatches."""
+    """Returns the bytes of the results of the largest loop of a traced program: a rollout, a batch of minibatches."""
     loops = [equation for equation in _equations(traced) if equation.primitive.name in ("scan", "while")]
     return max((bytes_of([variable.aval for variable in loop.outvars]) for loop in loops), default=0)
 

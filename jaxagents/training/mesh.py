@@ -1,4 +1,4 @@
-"""Meshes of devices: rows of batches, and two axes of shards of parameters."""
+"""Meshes of devices: an axis for rows of batches, and two for shards of parameters."""
 
 import math
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from jaxagents.training.sharding import AXES
 
 
 def make_mesh(sizes: Mapping[str, int | None], num_devices: int | None = None) -> Mesh:
-    """Makes a mesh of rows of batches, and of shards of parameters.
+    """Makes a mesh with an axis for rows of batches, and axes for shards of parameters.
 
     Args:
-        sizes: devices along `data`, `fsdp` and `tensor`; null, for one of them: all that are left, which is what `data`
-            is by itself; the others are 1 where missing.
-        num_devices: that the mesh has; null: all there are, or the first ones that the sizes ask for.
+        sizes: number of devices along `data`, `fsdp` and `tensor`; null, for one of them: all that are left, which is
+            the default of `data`; the other axes have size 1 by default.
+        num_devices: number of devices of the mesh; null: all there are, or as many as the sizes need.
 
     Returns:
-        The mesh; its axis of data is called as that of `devices.place`.
+        The mesh; its data axis has the same name as in `devices.place`.
 
     Raises:
-        ValueError: an axis is unknown, or there are other devices than the sizes say.
+        ValueError: an axis is unknown, or the number of devices does not match the sizes.
     """
     names = ("data", *AXES)
     if not set(sizes) <= set(names):
@@ -49,5 +49,5 @@ def make_mesh(sizes: Mapping[str, int | None], num_devices: int | None = None) -
 
 
 def axis_name_on(mesh: Mesh) -> str | None:
-    """Returns the axis that a learner has to reduce over itself; None where no axis of data splits rows."""
+    """Returns the axis that a learner must reduce over; None if no data axis splits rows."""
     return AXIS_NAME if mesh.shape[AXIS_NAME] > 1 else None

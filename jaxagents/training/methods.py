@@ -1,7 +1,7 @@
 """Methods of papers, `configs/method/<id>.yaml`: options of Hydra with a header, `+method=<id>` or `+method=[a,b]`.
 
 The header is the comment before the first key. Its first line is `Name: what it does (authors, year, source).`, the
-others are fields of `FIELDS`; a line that begins with none of them goes on with the field above.
+others are fields of `FIELDS`; a line that begins with none of them continues the field above.
 """
 
 import difflib
@@ -21,17 +21,17 @@ REQUIRED = FIELDS[:5]
 
 
 class Method(NamedTuple):
-    """What the file of a method says.
+    """Contents of the file of a method.
 
     Attributes:
         id: name of the file.
-        name: of the method.
-        summary: what it does, with its source.
-        fields: of the header, see `FIELDS`: the equation, the authors' code, the paper's values, what differs, the
-            study in which it is measured, the paper's claim as `<metric> above|below|equal to <arm>`, what it needs.
-        groups: options that it chooses, by their group, such as `{"advantage": "gigpo"}`.
-        settings: that it sets, by their dotted names.
-        function: node with a `_target_` of a method that changes no training, but is called by its study.
+        name: name of the method.
+        summary: what the method does, with its source.
+        fields: fields of the header, see `FIELDS`: the equation, the authors' code, the paper's values, deviations, the
+            study that measures it, the paper's claim as `<metric> above|below|equal to <arm>`, and requirements.
+        groups: options that the method chooses, by their group, such as `{"advantage": "gigpo"}`.
+        settings: settings that the method changes, by their dotted names.
+        function: config node with a `_target_`, for a method that does not change training but is called by its study.
     """
 
     id: str
@@ -44,10 +44,10 @@ class Method(NamedTuple):
 
 
 class NotChosen(ValueError):
-    """Something refers to an option that nothing has chosen.
+    """Error: something refers to an option that is not chosen.
 
     Attributes:
-        what: names both.
+        what: description that names both.
     """
 
     def __init__(self, what: str, advice: str) -> None:
@@ -56,10 +56,10 @@ class NotChosen(ValueError):
 
 
 def method_files(*folders: str | Path) -> dict[str, Path]:
-    """Returns the file of every method by its id; of two with one name that of the first folder counts.
+    """Returns the file of every method by its id; of two with one name, that of the first folder counts.
 
     Args:
-        *folders: of configs, those of a user first.
+        *folders: folders of configs, those of a user first.
     """
     found = {path.stem: path for folder in reversed(folders) for path in Path(folder).glob(f"{FOLDER}/*.yaml")}
     return dict(sorted(found.items()))
@@ -74,7 +74,7 @@ def read_method(path: str | Path) -> Method:
     """Reads a method.
 
     Raises:
-        ValueError: the header lacks a field, or the file holds something else than options and settings.
+        ValueError: the header lacks a field, or the file holds something other than options and settings.
     """
     path = Path(path)
     text = path.read_text(encoding="utf-8")
@@ -107,14 +107,14 @@ def chosen_methods(overrides: Sequence[str]) -> list[str]:
 
 
 def require_methods(overrides: Sequence[str], *folders: str | Path) -> None:
-    """Refuses methods that are not there, that training cannot switch on, or of which two set the same.
+    """Refuses methods that do not exist, that training cannot switch on, or of which two set the same.
 
     Args:
-        overrides: of the composition.
-        *folders: of configs, those of a user first.
+        overrides: overrides of the composition.
+        *folders: folders of configs, those of a user first.
 
     Raises:
-        ValueError: names the methods.
+        ValueError: a method is refused; names the methods.
     """
     names = chosen_methods(overrides)
     if not names:
@@ -141,23 +141,23 @@ def require_methods(overrides: Sequence[str], *folders: str | Path) -> None:
 
 
 def shared_settings(first: Method, second: Method) -> list[str]:
-    """Returns what two methods both set: a group, a setting, or one of a group that the other chooses."""
+    """Returns what two methods both set: a group, a setting, or a setting within a group that the other chooses."""
     mine, others = [*first.groups, *first.settings], [*second.groups, *second.settings]
     return sorted({max(a, b, key=len) for a in mine for b in others if _is_within(a, b) or _is_within(b, a)})
 
 
 def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
-    """Refuses settings of a study in whose place its method sets something: those of the command line would win.
+    """Refuses settings of a study that its method also sets, since those of the command line would win.
 
-    A study may set numbers within what a method chooses, such as a coefficient, for all of its arms.
+    A study may set numbers within a method's choices, such as a coefficient, for all of its arms.
 
     Args:
-        method: that an arm switches on.
-        overrides: of the study.
-        where: they stand, for the error.
+        method: method that an arm switches on.
+        overrides: overrides of the study.
+        where: place of the overrides, for the error.
 
     Raises:
-        ValueError: names the setting.
+        ValueError: a setting is refused; names the setting.
     """
     chosen = {**method.groups, **method.settings}
     for override in parse_overrides(overrides):
@@ -170,12 +170,12 @@ def require_free(method: Method, overrides: Sequence[str], where: str) -> None:
 
 
 def missing_groups(overrides: Sequence[str], choices: Mapping[str, Any], *folders: str | Path) -> str | None:
-    """Says which group a method wants that the rest of a composition does not have; None where all are there.
+    """Returns a message about groups that a method needs and the rest of a composition lacks; None if none is missing.
 
     Args:
-        overrides: of the composition.
-        choices: what it chooses without the methods, by group.
-        *folders: of configs, those of a user first.
+        overrides: overrides of the composition.
+        choices: choices of the composition without the methods, by group.
+        *folders: folders of configs, those of a user first.
     """
     files = method_files(*folders)
     for method in [read_method(files[name]) for name in chosen_methods(overrides) if name in files]:
@@ -193,14 +193,14 @@ def missing_groups(overrides: Sequence[str], choices: Mapping[str, Any], *folder
 
 @contextmanager
 def needs_explained(overrides: Sequence[str], *folders: str | Path) -> Iterator[None]:
-    """Says what the methods need that are switched on, where an option is missing that something refers to.
+    """Explains what the switched-on methods need, if something refers to an option that is missing.
 
     Args:
-        overrides: of the composition.
-        *folders: of configs, those of a user first.
+        overrides: overrides of the composition.
+        *folders: folders of configs, those of a user first.
 
     Raises:
-        ValueError: in place of `NotChosen`.
+        ValueError: raised in place of `NotChosen`.
     """
     try:
         yield
@@ -250,7 +250,7 @@ def _chosen(path: Path, defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields settings by their dotted names; a node that is a function of its own is one of them."""
+    """Yields settings by their dotted names; a node that is a function with a `_target_` counts as one setting."""
     for key, value in node.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and "_target_" not in value:

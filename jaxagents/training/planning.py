@@ -1,4 +1,4 @@
-"""What a language model needs of a machine before it runs there: bytes per device, and tokens per second at most."""
+"""Resources that a language model needs on given devices: bytes per device, and an upper bound of tokens per second."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ _LOGITS_COPIES = 3  # Logits, their exponentials, and the gradient, in float32.
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One chip, as its maker describes it.
+    """One chip, as specified by its maker.
 
     Attributes:
-        flops: per second at most, of products in bfloat16.
-        memory: bytes.
-        bandwidth: bytes per second of that memory.
-        link: bytes per second to the other chips, in one direction, all links together.
+        flops: peak operations per second, for products in bfloat16.
+        memory: memory in bytes.
+        bandwidth: bandwidth of that memory, in bytes per second.
+        link: bandwidth to the other chips, in bytes per second in one direction, all links together.
     """
 
     flops: float
@@ -36,12 +36,12 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Work:
-    """What a device computes at a time.
+    """Amount of work that is computed at a time.
 
     Attributes:
-        rows: sequences of a microbatch, over all devices.
-        tokens: of a sequence.
-        decoded_rows: sequences that are sampled side by side, over all devices.
+        rows: number of sequences of a microbatch, over all devices.
+        tokens: length of a sequence in tokens.
+        decoded_rows: number of sequences sampled in parallel, over all devices.
         efficiency: share of the peak that products reach in training.
     """
 
@@ -53,16 +53,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes of one device, and tokens per second of all.
+    """Bytes of one device, and tokens per second of all devices.
 
     Attributes:
-        parameters: of the model.
-        gradients: of them.
-        optimizer: its state.
-        activations: of a microbatch, at their most.
-        cache: keys and values of what is sampled.
-        trained_tokens: per second, of training alone.
-        decoded_tokens: per second, of sampling alone.
+        parameters: bytes of the model's parameters.
+        gradients: bytes of the gradients.
+        optimizer: bytes of the optimiser's state.
+        activations: peak bytes of the activations of a microbatch.
+        cache: bytes of the keys and values of sampled sequences.
+        trained_tokens: tokens per second, for training alone.
+        decoded_tokens: tokens per second, for sampling alone.
     """
 
     parameters: int
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Returns all bytes, where what is trained and what is sampled takes turns."""
+        """Returns the total bytes, if training and sampling take turns."""
         return self.parameters + self.optimizer + max(self.gradients + self.activations, self.cache)
 
 
@@ -87,19 +87,19 @@ def make_plan(
     sizes: Mapping[str, int],
     rules: Mapping[str, Rule],
 ) -> Plan:
-    """Computes what a model needs on a mesh, without making a single array.
+    """Computes the resources that a model needs on a mesh, without making a single array.
 
-    Parameters and the optimiser are counted leaf by leaf, in the shards that the rules give them. Activations are
-    those of `Decoder` with the products of attention as they are written, see `activation_bytes`; fused attention
-    needs less. Training is bound by its products, or by the gathering of parameters over `fsdp` and the sums over
-    `tensor`; sampling by reading the parameters and the cache once per token.
+    Parameters and the optimiser are counted leaf by leaf, in the shards that the rules give them. Activations are those
+    of `Decoder` with attention written as plain products, see `activation_bytes`; fused attention needs less. Training
+    is bound by its products, or by the gathering of parameters over `fsdp` and the sums over `tensor`; sampling by
+    reading the parameters and the cache once per token.
 
     Args:
-        network: the transformer.
+        network: transformer.
         optimizer: an optax transformation.
-        work: at a time.
-        accelerator: one of the devices.
-        sizes: devices along `data`, `fsdp` and `tensor`.
+        work: amount of work at a time.
+        accelerator: type of the devices.
+        sizes: number of devices along `data`, `fsdp` and `tensor`.
         rules: see `sharding.spec_by_rules`.
 
     Returns:
@@ -109,8 +109,8 @@ def make_plan(
         ValueError: the rules or the rows do not fit the mesh.
 
     References:
-        Kaplan et al. (2020), "Scaling Laws for Neural Language Models", section 2.1: `2 N` operations per token
-        forwards and `4 N` backwards.
+        Kaplan et al. (2020), "Scaling Laws for Neural Language Models", section 2.1: `2 N` operations per token in the
+        forward pass and `4 N` in the backward pass.
     """
     rows_of = sizes["data"] * sizes["fsdp"]
     for name, rows in (("rows", work.rows), ("decoded_rows", work.decoded_rows)):
@@ -158,23 +158,24 @@ def plan_devices(
     tokens: int,
     efficiency: float,
 ) -> dict[str, dict[str, Any]]:
-    """Makes a plan for every slice of devices; what `tensor` does not split, fsdp does.
+    """Makes a plan for every slice of devices; `fsdp` has the devices that `tensor` does not use.
 
     Args:
-        network: the transformer.
+        network: transformer.
         optimizer: an optax transformation.
-        slices: as `v5ex16`, an accelerator and how many.
-        accelerators: by name: `teraflops`, `gibibytes`, and gigabytes per second of memory (`bandwidth`) and of all
-            links (`link`).
-        tensor: devices along `tensor`.
+        slices: slices such as `v5ex16`, an accelerator and the number of its chips.
+        accelerators: specifications by name: `teraflops`, `gibibytes`, and gigabytes per second of memory (`bandwidth`)
+            and of all links (`link`).
+        tensor: number of devices along `tensor`.
         rules: see `sharding.spec_by_rules`.
-        rows_per_shard: of a microbatch.
-        decoded_rows_per_shard: that are sampled side by side.
-        tokens: of a sequence.
+        rows_per_shard: number of sequences of a microbatch, per shard.
+        decoded_rows_per_shard: number of sequences sampled in parallel, per shard.
+        tokens: length of a sequence in tokens.
         efficiency: share of the peak that products reach.
 
     Returns:
-        By slice: GiB per device of every part, of all and of the device, whether that fits, and tokens per second.
+        For every slice, GiB per device of every part, in total and of the device, whether they fit, and tokens per
+        second.
 
     Raises:
         ValueError: an accelerator is unknown, `tensor` does not divide the devices, or see `make_plan`.
@@ -206,7 +207,7 @@ def plan_devices(
         rows[name] = {
             **{f"{part}_gib": getattr(plan, part) / 2**30 for part in parts},
             "device_gib": chip["gibibytes"],
-            "fits": plan.total <= 0.9 * accelerator.memory,  # The runtime and fragments take the rest.
+            "fits": plan.total <= 0.9 * accelerator.memory,  # The runtime and fragmentation take the rest.
             "trained_tokens_per_second": plan.trained_tokens,
             "decoded_tokens_per_second": plan.decoded_tokens,
         }
@@ -214,12 +215,12 @@ def plan_devices(
 
 
 def bytes_per_device(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str, int]) -> int:
-    """Counts the bytes of the shards of one device.
+    """Counts the bytes that one device holds of the shards of a tree.
 
     Args:
         tree: arrays or `jax.ShapeDtypeStruct`s.
         rules: see `sharding.spec_by_rules`.
-        sizes: devices along each axis.
+        sizes: number of devices along each axis.
     """
     specs = spec_by_rules(tree, rules, sizes)
 
@@ -233,9 +234,9 @@ def training_operations(network: Decoder, num_params: int, tokens: int) -> float
     """Counts floating-point operations per trained token: `6 N + 12 layers H F tokens / 2`, times 4/3 with remat.
 
     Args:
-        network: the transformer.
+        network: transformer.
         num_params: N.
-        tokens: of the sequence, half of which a token sees on average.
+        tokens: length of the sequence, half of which a token attends to on average.
     """
     embedded = 0 if network.tied_embeddings else network.vocab_size * network.features  # Looked up, not multiplied.
     attention = 6 * network.num_layers * network.num_heads * network.features_of_head * tokens
@@ -243,18 +244,18 @@ def training_operations(network: Decoder, num_params: int, tokens: int) -> float
 
 
 def activation_bytes(network: Decoder, rows: int, tokens: int, tensor: int = 1, memory: float = math.inf) -> int:
-    """Computes the bytes that a forward and backward pass keeps at its most on one device.
+    """Computes the peak bytes that a forward and backward pass keeps on one device.
 
-    Scores of attention are those of all tokens, or of the `attention_block` queries that a network computes at once.
+    Attention scores are those of all tokens, or of the `attention_block` queries that a network computes at once.
 
-    With remat, the stream before every layer, and all of one layer or a chunk of logits (see `token_statistics`), what
-    is larger; without, all of every layer, and that chunk.
+    With remat, the pass keeps the stream before every layer, and all of one layer or a chunk of logits (see
+    `token_statistics`), whichever is larger; without remat, all of every layer, and that chunk.
 
     Args:
-        network: the transformer.
-        rows: sequences of the device.
-        tokens: of a sequence.
-        tensor: devices that split heads, hidden features and the vocabulary.
+        network: transformer.
+        rows: number of sequences of the device.
+        tokens: length of a sequence in tokens.
+        tensor: number of devices that split heads, hidden features and the vocabulary.
         memory: bytes of the device, which bound the chunk of logits.
     """
     width = jnp.dtype(network.dtype).itemsize
@@ -262,16 +263,16 @@ def activation_bytes(network: Decoder, rows: int, tokens: int, tensor: int = 1, 
     hidden = (network.hidden_features or 4 * network.features) * (4 if network.gated else 2)
     split = (2 * heads + 4 * kv_heads + heads) * features + hidden  # qkv, rotated, read; MLP up, gate, product.
     stream = 4 * network.features  # Two norms and two sums.
-    seen = 3 * heads * tokens * 4  # Scores, weights and one gradient, in float32, of a token.
+    seen = 3 * heads * tokens * 4  # Scores, weights and one gradient per token, in float32.
     block = min(network.attention_block or tokens, tokens)
     layer = rows * tokens * (stream * width + split * width // tensor) + rows * block * seen // tensor
     kept = rows * tokens * network.features * width * network.num_layers
     positions = min(rows * tokens, max(1, logits_at_once(memory) // network.vocab_size))
     logits = _LOGITS_COPIES * positions * network.vocab_size * 4 // tensor
-    # Logits are gone before the layers are computed again.
+    # Logits are freed before the layers are recomputed.
     if network.remat:
         return kept + max(layer, logits)
-    scores = rows * block * seen // tensor if block < tokens else 0  # Of a block at a time, whatever the layer.
+    scores = rows * block * seen // tensor if block < tokens else 0  # Of one block at a time, whatever the layer.
     return (layer - scores) * network.num_layers + scores + logits
 
 

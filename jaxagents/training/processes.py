@@ -1,4 +1,4 @@
-"""Processes of several hosts: how they meet, what they agree on before they compute, and what one's end does to all."""
+"""Processes of several hosts: how they connect, what they agree on before computing, and how all end with one."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 _Result = TypeVar("_Result")
-_SILENCE_SECONDS = 30  # After which a process is taken for dead, and for which the others wait for it to end.
+_SILENCE_SECONDS = 30  # After this a process counts as dead; so long the others wait for it to end.
 
 
 def join_processes(
@@ -25,17 +25,17 @@ def join_processes(
     *,
     timeout_seconds: int = 300,
 ) -> None:
-    """Joins the processes of several hosts; without arguments, the environment of Slurm, Open MPI or a TPU decides.
+    """Joins the processes of several hosts; by default, by the environment of Slurm, Open MPI or a TPU.
 
     Args:
         coordinator_address: host:port of process 0.
-        num_processes: of all hosts.
-        process_id: of this one, from 0.
-        timeout_seconds: after which a process gives up that does not find the others.
+        num_processes: number of processes of all hosts.
+        process_id: index of this process, from 0.
+        timeout_seconds: time in seconds after which a process that does not find the others gives up.
 
     Raises:
-        ValueError: some but not all arguments are given, or nothing says who the others are.
-        ConnectionError: nobody was at the address in time; where too few were, the process ends in one line.
+        ValueError: some but not all arguments are given, or nothing identifies the other processes.
+        ConnectionError: no process answered at the address in time; if too few joined, the process ends with one line.
     """
     given = (coordinator_address, num_processes, process_id)
     if any(value is not None for value in given) and any(value is None for value in given):
@@ -50,11 +50,11 @@ def join_processes(
     )
     if process_id and coordinator_address and not _finds_listener(coordinator_address, timeout_seconds):
         raise ConnectionError(message)
-    # The runtime ends a process that waited too long with a stack of its own functions, and cannot be caught.
+    # The runtime ends a process that waited too long with its own stack trace, which cannot be caught.
     alarm = threading.Timer(timeout_seconds, _end, [message])
     alarm.daemon = True
     alarm.start()
-    jax.config.update("jax_enable_preemption_service", False)  # It takes SIGTERM, too, and lets nobody else.
+    jax.config.update("jax_enable_preemption_service", False)  # It handles SIGTERM, too, and excludes other handlers.
     try:
         jax.distributed.initialize(
             *given,
@@ -73,10 +73,10 @@ def join_processes(
 
 @contextmanager
 def exit_with_partners() -> Iterator[None]:
-    """Ends this process, in one line and with exit code 1, where the runtime fails, as when another one is gone.
+    """Ends this process, in one line and with exit code 1, if the runtime fails, as when another process is gone.
 
-    What would be closed on the way out waits for the other one: there is no way out but this. Where the runtime says
-    nothing, it ends the process itself after 30 seconds without a sign of life of the other one.
+    Normal cleanup would wait for the other process, so the process ends without it. If the runtime reports nothing, it
+    ends the process itself after 30 seconds without a sign of life of the other one.
     """
     try:
         yield
@@ -96,7 +96,7 @@ def _end(message: str) -> None:
 
 
 def _finds_listener(address: str, timeout_seconds: int) -> bool:
-    """Waits until somebody listens at host:port, and tells whether anybody does."""
+    """Waits until a process listens at host:port, and tells whether one does."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -110,25 +110,25 @@ def _finds_listener(address: str, timeout_seconds: int) -> bool:
 
 
 def of_first_process(work: Callable[[], Any]) -> Any:
-    """Lets process 0 do something alone, and tells every process what came of it.
+    """Lets process 0 alone do some work, and sends the result to every process.
 
     Args:
-        work: `() -> result` that JSON can write, called on process 0 only.
+        work: `() -> result` as JSON data, called on process 0 only.
 
     Returns:
         The result, on every process.
 
     Raises:
-        ValueError: `work` raised an error, which process 0 raises as it was.
+        ValueError: `work` raised an error; process 0 raises the original one.
     """
     result = on_all_processes(lambda: work() if jax.process_index() == 0 else None)
     return result if jax.process_count() == 1 else _exchange(result)[0]
 
 
 def on_all_processes(work: Callable[[], _Result]) -> _Result:
-    """Lets every process do something of its own; a process that fails ends all of them.
+    """Lets every process do some work; if one fails, all end.
 
-    Without this, the others would wait for ever for the first collective operation of the one that is gone.
+    Otherwise, the others would wait for ever in the first collective operation for the failed process.
 
     Args:
         work: `() -> result` without collective operations.
@@ -137,14 +137,14 @@ def on_all_processes(work: Callable[[], _Result]) -> _Result:
         The result of this process.
 
     Raises:
-        ValueError: `work` raised an error on another process; the one where it did raises it as it was.
+        ValueError: `work` raised an error on another process; the process where it did raises the original one.
     """
     if jax.process_count() == 1:
         return work()
     error = None
     try:
         result = work()
-    except Exception as raised:  # Whatever it is, the others must know of it.
+    except Exception as raised:  # Whatever it is, the others must be told.
         error = raised
     messages = _exchange(None if error is None else str(error))
     if error is not None:
@@ -156,14 +156,14 @@ def on_all_processes(work: Callable[[], _Result]) -> _Result:
 
 
 def any_process(value: bool) -> bool:
-    """Tells whether a value is true on any process; all of them must ask."""
+    """Tells whether a value is true on any process; all processes must call it."""
     if jax.process_count() == 1:
         return value
     return bool(multihost_utils.process_allgather(np.bool_(value)).any())
 
 
 def _exchange(value: Any) -> list[Any]:
-    """Returns the values of all processes, in their order."""
+    """Returns the values of all processes, in the order of the processes."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size))
     rows = multihost_utils.process_allgather(np.pad(text, (0, int(sizes.max()) - text.size)))

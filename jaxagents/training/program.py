@@ -1,4 +1,4 @@
-"""A collector and a learner as one step of training, and combinators over such programs."""
+"""Programs: a collector and a learner as one step of training, and combinators of programs."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,19 +13,19 @@ from jaxagents.ops.checks import check_counts
 from jaxagents.ops.packing import pack, unpack
 from jaxagents.types import COUNTERS, REPLICATED, Array, Collector, Count, Learner, Mean, Metrics, PyTree, State
 
-AXIS_NAME = "devices"  # of what is mapped over devices
+AXIS_NAME = "devices"  # Name of the mapped device axis.
 
 
 @struct.dataclass
 class TrainState:
-    """Everything that a run continues from.
+    """Everything that a run needs to continue.
 
     Attributes:
         learner: state of the learner.
         collector: state of the collector.
-        key: the run's random key; every update folds in its number.
-        update: int32, updates done.
-        diverged: int32, the update that made the parameters NaN or infinite, -1 while there was none; see `over_seeds`.
+        key: random key of the run; every update folds in its number.
+        update: int32, number of updates done.
+        diverged: int32, the update that made the parameters NaN or infinite, or -1 if there was none; see `over_seeds`.
     """
 
     learner: State
@@ -42,9 +42,10 @@ class Program(NamedTuple):
         init: `(key, start=None) -> TrainState`; see `Learner.init`.
         update: `(TrainState) -> (TrainState, metrics)`; collects one batch and learns from it.
         partition: `(TrainState) -> pytree` of int: the axis over which devices split a leaf, or `REPLICATED`.
-        steps_per_update: environment steps of one update, over all devices, of one seed.
+        steps_per_update: environment steps of one update, over all devices, per seed.
         divided_option: see `Collector`.
-        num_seeds: independent copies that run side by side; metrics have a leading axis of this size unless 0.
+        num_seeds: number of independent copies that run in parallel; metrics have a leading axis of this size unless it
+            is 0.
     """
 
     init: Callable[..., TrainState]
@@ -59,8 +60,9 @@ def make_program(collector: Collector, learner: Learner) -> Program:
     """Composes `learner.update` after `collector.collect`.
 
     Args:
-        collector: its state has the environment axis first in every leaf.
-        learner: reads the collector's batches; `learner.acting` says what the collector acts with.
+        collector: collector whose state has the environment axis first in every leaf.
+        learner: learner from the collector's batches; `learner.acting` gives the parameters with which the collector
+            acts.
 
     Returns:
         The program. Metrics of the collector are prefixed `rollout/`, those of the learner `train/`.
@@ -103,15 +105,15 @@ def make_program(collector: Collector, learner: Learner) -> Program:
 
 
 def over_seeds(program: Program, num_seeds: int) -> Program:
-    """Runs `num_seeds` independent copies side by side in one program.
+    """Runs `num_seeds` independent copies in parallel in one program.
 
-    A copy whose parameters would become NaN or infinite keeps its learner as it was before, from then on, and all
-    metrics of its learner are NaN; the others do not notice.
+    A copy whose parameters would become NaN or infinite keeps its last finite learner state from then on, and all
+    metrics of its learner are NaN; the other copies are not affected.
 
     Args:
-        program: of one seed.
-        num_seeds: copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`, see `stage_keys`), each
-            starts from its own, as it would alone.
+        program: program of one seed.
+        num_seeds: number of copies; copy i folds i into the key. Given one key per copy (`[num_seeds]`, see
+            `stage_keys`), each starts from its own key, as it would alone.
 
     Returns:
         A program whose state leaves and metrics have a leading seed axis.
@@ -130,7 +132,7 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
         floats = [x for x in jax.tree.leaves(after.learner.params) if jnp.issubdtype(x.dtype, jnp.inexact)]
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in floats]))
         alive = finite & (state.diverged < 0)
-        # Replay buffers are large, and of no use to a learner that stands still.
+        # Replay buffers are large, and of no use to a learner that no longer changes.
         kept = jax.tree.map(
             lambda axis, new, old: jnp.where(alive, new, old) if axis == REPLICATED else new,
             program.partition(after).learner,
@@ -157,15 +159,15 @@ def over_seeds(program: Program, num_seeds: int) -> Program:
 
 
 def stage_keys(seed: int | Array, stage: int | Array, num_seeds: int = 0) -> Array:
-    """Computes the keys that the runs of a stage start from, `fold_in(key(seed + i), stage)` for run i.
+    """Computes the keys from which the runs of a stage start, `fold_in(key(seed + i), stage)` for run i.
 
-    No two pairs of a seed and a stage share a key, and run i of several is the run of the seed `seed + i` alone, up to
-    the order of floating point sums.
+    No two pairs of a seed and a stage share a key, and run i of several equals a single run with the seed `seed + i`,
+    up to the order of floating-point sums.
 
     Args:
-        seed: uint32, of the first run; or `[num_seeds]`, one for every run.
-        stage: counted from 0 over all stages of the experiment.
-        num_seeds: of the program; 0 without an axis of seeds.
+        seed: uint32, seed of the first run; or `[num_seeds]`, one for every run.
+        stage: index of the stage, counted from 0 over all stages of the experiment.
+        num_seeds: number of seeds of the program; 0 without a seed axis.
 
     Returns:
         Keys `[num_seeds]`, or one key `[]`.
@@ -188,11 +190,11 @@ def run_updates(
     """Runs updates in one loop and merges their metrics.
 
     Args:
-        program: what to run.
-        state: where to start.
-        num_updates: int32, may be traced: any number is the same compiled program.
-        limits: int32 by unit of experience, with seeds one each, what is left of budgets: the loop ends with the update
-            in which every seed has reached one of them.
+        program: program to run.
+        state: initial state.
+        num_updates: int32, number of updates; it may be traced, so that any number uses the same compiled program.
+        limits: int32 by unit of experience, one for each seed if there are several: what is left of the budgets. The
+            loop ends with the update in which every seed has reached one of them.
         axis_name: mapped device axis over which experience is counted.
 
     Returns:
@@ -243,7 +245,7 @@ def counted_units(program: Program, axis_name: str | None = None) -> list[str]:
 
 
 def report(summary: Mean | Count) -> Array:
-    """Returns the value of a metric: NaN where nothing was counted, infinite where what was counted is not finite."""
+    """Returns the value of a metric: NaN if nothing was counted, infinite if a counted value was not finite."""
     if isinstance(summary, Count):
         return summary.total
     finite = jnp.where(jnp.isfinite(summary.total), summary.value, jnp.inf)
@@ -251,12 +253,12 @@ def report(summary: Mean | Count) -> Array:
 
 
 def _traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which Python runs once for every shape of its arguments, wherever it is traced."""
+    """Returns a version of the function that Python runs once per shape of its arguments, wherever it is traced."""
     return jax.jit(function, inline=True)
 
 
 def as_summary(value: Array | Mean | Count) -> Mean | Count:
-    """Returns a metric as what is added up over updates and devices; a plain number counts once."""
+    """Returns a metric as a summary that can be added over updates and devices; a plain number counts once."""
     if isinstance(value, Mean | Count):
         return value
     return Mean(total=jnp.asarray(value, jnp.float32), count=jnp.ones(jnp.shape(value), jnp.float32))

@@ -1,4 +1,4 @@
-"""Where a run directory stands: which checkpoint a run goes on from, and what of its past is damaged or missing."""
+"""Resuming of runs: the checkpoint that a run continues from, and checks for damaged or missing data."""
 
 import base64
 from collections.abc import Callable, Collection, Mapping
@@ -22,14 +22,14 @@ _OF_RUNS = ("update", "num_updates", "stage", "finished", "seconds", "config", "
 
 
 def find_progress(folders: list[Checkpoints], names: Collection[str]) -> tuple[int, dict[str, Any] | None]:
-    """Returns the stage that a run stands in, and the metadata of its newest checkpoint; 0 and None of a new run.
+    """Returns the index of a run's current stage and the metadata of its newest checkpoint; 0 and None for a new run.
 
     Args:
-        folders: of the last checkpoints of every stage.
-        names: of the stages, for messages.
+        folders: folders of the last checkpoints of every stage.
+        names: names of the stages, for messages.
 
     Raises:
-        ValueError: no checkpoint of a stage is whole, or its metadata lack a field.
+        ValueError: a stage has checkpoints but no intact one, or the metadata lack a field.
     """
     for index, name in reversed(list(enumerate(names))):
         metadata = folders[index].latest_metadata()
@@ -40,7 +40,7 @@ def find_progress(folders: list[Checkpoints], names: Collection[str]) -> tuple[i
 
 
 def require_fields(metadata: Mapping[str, Any], of: str, names: Collection[str] = _OF_RUNS) -> None:
-    """Refuses metadata of checkpoints that lack a field which runs write."""
+    """Refuses metadata of checkpoints that lack a field which runs always write."""
     missing = [name for name in names if name not in metadata]
     if missing:
         raise ValueError(
@@ -60,12 +60,12 @@ def require_same_config(experiment: Experiment, metadata: Mapping[str, Any], run
 
 
 def tokenizer_of(metadata: Mapping[str, Any] | None) -> bytes | None:
-    """Returns `Tokenizer.data` from the metadata of a checkpoint of a language policy; None of others."""
+    """Returns `Tokenizer.data` from the metadata of a checkpoint of a language policy; None for other policies."""
     return base64.b64decode(metadata["tokenizer"]) if metadata and "tokenizer" in metadata else None
 
 
 def require_same_tokenizer(stage: Stage, metadata: Mapping[str, Any], run_dir: Path) -> None:
-    """Refuses checkpoints of another tokenizer than the one that the config makes now."""
+    """Refuses checkpoints of a tokenizer that differs from the one that the config makes now."""
     saved = tokenizer_of(metadata)
     if saved is not None and saved != stage.policy.tokenizer.data:  # type: ignore[union-attr]
         raise ValueError(
@@ -75,17 +75,17 @@ def require_same_tokenizer(stage: Stage, metadata: Mapping[str, Any], run_dir: P
 
 
 def require_no_past(experiment: Experiment, run_dir: Path) -> str | None:
-    """Refuses to begin a run anew where one was saved before, whose checkpoints are gone.
+    """Refuses to start a run afresh if it was saved before, but its checkpoints are gone.
 
-    The second save waits for the first one: who logged more than that had a checkpoint. Before, a run that was killed
-    has none.
+    The second save waits for the first one, so a run that logged more than that had a checkpoint. A run that was killed
+    earlier has none.
 
     Args:
-        experiment: that has no whole checkpoint in `run_dir`.
-        run_dir: of the run.
+        experiment: experiment that has no intact checkpoint in `run_dir`.
+        run_dir: directory of the run.
 
     Returns:
-        What to say of a run that begins anew though it has logged something; None where it is new.
+        A message about a run that starts afresh though it has logged something; None for a new run.
 
     Raises:
         ValueError: the run has a result, or has logged updates beyond its second checkpoint.
@@ -104,12 +104,12 @@ def require_no_past(experiment: Experiment, run_dir: Path) -> str | None:
 
 
 def warn_of_lost_metrics(run_dir: Path, update: int, say: Callable[[str], None]) -> None:
-    """Says that rows of a log are missing which a run wrote before the checkpoint that it goes on from.
+    """Reports missing rows of a log that a run wrote before the checkpoint from which it resumes.
 
     Args:
-        run_dir: of the run.
-        update: of the checkpoint, counted over all stages.
-        say: reports it.
+        run_dir: directory of the run.
+        update: update of the checkpoint, counted over all stages.
+        say: function that reports a message.
     """
     last = max((row["update"] for row in read_metrics(run_dir)), default=0)
     if last < update:

@@ -1,4 +1,4 @@
-"""A run directory: whose it is, which config it holds, and which process writes to it."""
+"""Run directories: the config that a directory belongs to, and the lock of the process that writes to it."""
 
 import datetime
 import errno
@@ -20,14 +20,14 @@ from jaxagents.training.config import changed_keys, config_hash, run_hash
 
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
-_MOST_KEYS = 5  # Named by an error.
+_MOST_KEYS = 5  # Number of keys that an error names.
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
     """Reads a resolved config.
 
     Raises:
-        ValueError: the file is no config, such as one that was cut off or written in another encoding.
+        ValueError: the file is not a config, for example because it was truncated or written in another encoding.
     """
     try:
         config: Any = OmegaConf.to_container(OmegaConf.load(path))
@@ -43,19 +43,19 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 
 def save_config(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Writes a resolved config as YAML, the whole of it or nothing."""
+    """Writes a resolved config as YAML, atomically."""
     write_whole(Path(path), OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 
 @contextmanager
 def locked(run_dir: str | Path) -> Iterator[None]:
-    """Keeps other processes from writing to a run directory; the end of the process, by a kill too, ends it.
+    """Keeps other processes from writing to a run directory; the lock also ends if the process is killed.
 
     Args:
-        run_dir: created if missing.
+        run_dir: directory of the run; it is created if it is missing.
 
     Raises:
-        ValueError: another process holds it.
+        ValueError: another process holds the lock.
     """
     path = Path(run_dir) / LOCK_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def locked(run_dir: str | Path) -> Iterator[None]:
 
 
 def _read_claim(path: Path) -> dict[str, Any] | None:
-    """Returns the config that a run directory holds; of a damaged one, its checkpoints know whose they are."""
+    """Returns the config that a run directory holds; None if it is missing, or damaged, which is reported."""
     try:
         return load_config(path) if path.exists() else None
     except ValueError:
@@ -89,16 +89,16 @@ def _read_claim(path: Path) -> dict[str, Any] | None:
 
 
 def claim(run_dir: str | Path, resolved: Mapping[str, Any]) -> None:
-    """Writes the resolved config of a run, and refuses a directory with checkpoints of another one.
+    """Writes the resolved config of a run, and refuses a directory with checkpoints of another config.
 
-    Lengths and periods may change: the run goes on, see `config.run_hash`.
+    Lengths and periods may differ, in which case the run is resumed, see `config.run_hash`.
 
     Args:
-        run_dir: of the run.
-        resolved: its config.
+        run_dir: directory of the run.
+        resolved: resolved config of the run.
 
     Raises:
-        ValueError: names the keys in which the configs differ.
+        ValueError: the configs differ; names the keys.
     """
     run_dir = Path(run_dir)
     path = run_dir / CONFIG_FILE

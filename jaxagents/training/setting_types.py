@@ -1,4 +1,4 @@
-"""Types of settings, checked by the signature of what takes them before anything is built."""
+"""Types of settings, checked against the signature of the function that takes them before anything is built."""
 
 import collections.abc
 import difflib
@@ -16,7 +16,7 @@ from jaxagents.training.signatures import missing_of, settings_of
 
 _LISTS = (collections.abc.Sequence, list, tuple)
 _MAPPINGS = (collections.abc.Mapping, dict)
-_OF_ARRAYS = ("jax", "jaxlib", "numpy")  # They are not imported here: mistakes in names come without them.
+_OF_ARRAYS = ("jax", "jaxlib", "numpy")  # They are not imported here, so that wrong names are reported without them.
 _PLAIN = (bool, int, float, str, type(None), *_LISTS, *_MAPPINGS)
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 _MOST_LAYERS = 1000
@@ -24,19 +24,19 @@ _NOT = object()  # What `_convert` returns for a value of another type.
 
 
 def check_settings(node: Any, name_of: Callable[[tuple[str, ...]], str], path: tuple[str, ...] = ()) -> Any:
-    """Checks names and types of a part of a config, from the signatures of the functions that its `_target_`s name.
+    """Checks names and types in a part of a config, by the signatures of the functions that its `_target_`s name.
 
     Args:
-        node: resolved.
-        name_of: `(path) -> key`, what the user calls the setting at a path.
-        path: of the node.
+        node: resolved part of a config.
+        name_of: `(path) -> key`, the user's name of the setting at a path.
+        path: path of the node.
 
     Returns:
-        The node, in which whole floats, such as 1e6, are integers where a function takes these.
+        The node, in which whole floats, such as 1e6, are integers for functions that take integers.
 
     Raises:
-        ValueError: names the key of a function that there is not, of a setting that it does not take, or of one that is
-            of another type: null, a list, a mapping, a string or NaN in the place of a number.
+        ValueError: a function does not exist, does not take a setting, or a setting has another type: null, a list, a
+            mapping, a string or NaN in place of a number; names the key.
     """
     if isinstance(node, list | tuple):
         return [check_settings(item, name_of, (*path, str(index))) for index, item in enumerate(node)]
@@ -77,16 +77,16 @@ def require_arguments(
     optional: Sequence[str] = (),
     positive: Sequence[str] = (),
 ) -> None:
-    """Checks the settings of a command by the functions that take them.
+    """Checks the settings of a command against the functions that take them.
 
     Args:
-        config: of the command.
-        functions: take settings by their names.
-        optional: names that may be null whatever the functions say.
-        positive: names of whole numbers that are at least 1, where they are not null.
+        config: config of the command.
+        functions: functions that take settings by their names.
+        optional: names that may be null even if the functions do not allow it.
+        positive: names of whole numbers that must be at least 1 unless they are null.
 
     Raises:
-        ValueError: a setting is of another type.
+        ValueError: a setting has another type.
     """
     kinds = {name: kind for function in functions for name, kind in typing.get_type_hints(function).items()}
     for key in config:
@@ -101,11 +101,11 @@ def find_function(target: Any, key: str) -> Callable[..., Any]:
     """Returns the function that a `_target_` names.
 
     Args:
-        target: as it is written.
-        key: of it.
+        target: the `_target_` as it is written.
+        key: its key in the config.
 
     Raises:
-        ValueError: it is no dotted name, or there is no such module or function; the nearest names are offered.
+        ValueError: it is not a dotted name, or there is no such module or function; the nearest names are suggested.
     """
     if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")) or "." not in target:
         raise ValueError(f"`{key}` must be the dotted name of a function, got {written(target)}.")
@@ -118,7 +118,7 @@ def find_function(target: Any, key: str) -> Callable[..., Any]:
             break
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # Something that the module needs: a suite, which says how it is installed.
+                raise  # A missing dependency of the module: a suite, whose error says how to install it.
         except Exception as error:
             raise ValueError(f"`{key}` must be in a module that can be imported, got {target}: {error!r}.") from error
     if found is None:
@@ -141,7 +141,7 @@ def _unknown(name: str, function: Callable[..., Any], unknown: Mapping[str, Any]
     near = difflib.get_close_matches(str(next(iter(unknown))), [one for one in known if not one.startswith("_")], n=2)
     target = f"{function.__module__}.{function.__qualname__}"
     out = " ".join(f"~{name}.{key}" for key in unknown)
-    if "." in name and any(value is None for value in unknown.values()):  # Hydra takes out no key that is null.
+    if "." in name and any(value is None for value in unknown.values()):  # Hydra cannot delete a key that is null.
         out = f"~{name} '+{name}={{_target_: {target}, ...}}'"
     return (
         f"`{name}` must have keys that {target} takes, got {', '.join(map(str, unknown))}, which the experiment may "
@@ -150,15 +150,15 @@ def _unknown(name: str, function: Callable[..., Any], unknown: Mapping[str, Any]
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
-    """Returns the value of a setting as its type takes it.
+    """Returns the value of a setting, converted to its type.
 
     Args:
-        key: of the setting.
+        key: key of the setting.
         value: plain data; a mapping with a `_target_` may become anything.
         kind: type annotation.
 
     Raises:
-        ValueError: the value is of another type.
+        ValueError: the value has another type.
     """
     made = _convert(value, kind)
     if made is not _NOT and not isinstance(made, str) or made not in (_NOT, "???"):
@@ -177,7 +177,7 @@ def convert(key: str, value: Any, kind: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """Returns a value as a type takes it, or `_NOT`."""
+    """Returns a value converted to a type, or `_NOT`."""
     if kind is Any:
         return value
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
@@ -187,7 +187,7 @@ def _convert(value: Any, kind: Any) -> Any:
     if origin is typing.Literal:
         return value if value in parts else _NOT
     if not isinstance(value, _PLAIN) or (isinstance(value, Mapping) and "_target_" in value):
-        return value  # Built already, or will be.
+        return value  # Already built, or built later.
     if kind is None or kind in _NAMES:
         return _convert_scalar(value, type(None) if kind is None else kind)
     if (origin or kind) in _LISTS:
@@ -205,7 +205,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def takes_numbers(kind: Any) -> bool:
-    """Tells whether numbers, or true and false, are of a type."""
+    """Tells whether a type allows numbers or booleans."""
     return kind is not Any and any(_convert(value, kind) is not _NOT for value in (1, 1.0, True))
 
 
@@ -285,7 +285,7 @@ def _described(kind: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """Returns a value as a command line or a YAML file has it."""
+    """Returns a value as it is written on a command line or in a YAML file."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -296,12 +296,12 @@ def written(value: Any) -> str:
 
 
 def _require_size(key: str, value: Any, kind: Any, default: Any) -> None:
-    """Refuses sizes of networks below 1, but where the network itself has such a one."""
+    """Refuses sizes of networks below 1, unless the network's own default is below 1."""
     sizes = value if isinstance(value, list | tuple) else [value]
     whole = all(isinstance(one, int) and not isinstance(one, bool) for one in sizes)
     if not whole or isinstance(default, int) and default < 1:
         return
     if (kind is int or _is_list_of(kind, int)) and any(one < 1 for one in sizes):
         raise ValueError(f"`{key}` must be at least 1, got {written(value)}.")
-    if key.endswith("num_layers") and max(sizes) > _MOST_LAYERS:  # Each is traced.
+    if key.endswith("num_layers") and max(sizes) > _MOST_LAYERS:  # Each layer is traced.
         raise ValueError(f"`{key}` must be at most {_MOST_LAYERS}, got {written(value)}.")

@@ -1,4 +1,4 @@
-"""Which axes of a mesh split a parameter, and all that has its path: regular expressions on names."""
+"""Sharding of parameters, and of leaves with their paths, over the axes of a mesh by regular expressions on names."""
 
 import math
 import re
@@ -25,21 +25,22 @@ _LARGEST = {".": "fsdp"}
 def spec_by_rules(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str, int]) -> PyTree:
     """Computes how a mesh splits the leaves of a tree.
 
-    A rule speaks of every leaf whose path its pattern finds (`re.search`), as `params/params/layers_0/up/kernel`: the
-    moments of an optimiser, target networks and references have the path of their parameter at the end, so that they
-    are split as it is. What no rule finds is whole on every device.
+    A rule applies to every leaf whose path its pattern matches (`re.search`), such as
+    `params/params/layers_0/up/kernel`: the path of an optimiser's moments, of target networks and of references ends
+    with that of their parameter, so that they are split in the same way. A leaf without a rule is replicated on every
+    device.
 
     Args:
         tree: arrays or `jax.ShapeDtypeStruct`s.
-        rules: by pattern; none at all split the largest dimension over `fsdp`.
-        sizes: devices along each axis of the mesh.
+        rules: rules by pattern; an empty mapping splits the largest dimension over `fsdp`.
+        sizes: number of devices along each axis of the mesh.
 
     Returns:
         A `PartitionSpec` per leaf.
 
     Raises:
-        ValueError: a rule finds nothing, two find the same leaf, an axis does not divide a dimension, or an axis of the
-            mesh is in no rule.
+        ValueError: a rule matches nothing, two rules match the same leaf, an axis does not divide a dimension, or no
+            rule uses an axis of the mesh.
 
     References:
         Beyer et al. (2022), "Big Vision", and MaxText, which name shardings by such rules.
@@ -69,16 +70,16 @@ def spec_by_rules(tree: PyTree, rules: Mapping[str, Rule], sizes: Mapping[str, i
 
 
 def shardings_of_state(abstract: TrainState, axes: PyTree, mesh: Mesh, rules: Mapping[str, Rule]) -> TrainState:
-    """Computes the sharding of every leaf of a state: by rows, by the rules, or whole.
+    """Computes the sharding of every leaf of a state: by rows, by the rules, or replicated.
 
     Args:
-        abstract: the state.
-        axes: that of rows of every leaf, see `Program.partition`.
+        abstract: abstract state.
+        axes: row axis of every leaf, see `Program.partition`.
         mesh: see `mesh.make_mesh`.
-        rules: of the learner's leaves without rows, see `spec_by_rules`.
+        rules: rules for the learner's leaves without rows, see `spec_by_rules`.
 
     Returns:
-        `NamedSharding`s, like the state.
+        `NamedSharding`s, in the structure of the state.
 
     Raises:
         ValueError: see `spec_by_rules`, or an optimiser works on one vector of all parameters.
@@ -99,7 +100,7 @@ def shardings_of_state(abstract: TrainState, axes: PyTree, mesh: Mesh, rules: Ma
 
 
 def _require_leaves(abstract: TrainState) -> None:
-    """Refuses an optimiser that makes one vector of all parameters: no rule could split its moments as these."""
+    """Refuses an optimiser that flattens all parameters into one vector: no rule could split its moments like them."""
     sizes = [leaf.size for leaf in jax.tree.leaves(abstract.learner.params)]
     for path, leaf in jax.tree_util.tree_leaves_with_path(abstract.learner):
         if len(sizes) > 1 and leaf.ndim == 1 and leaf.size == sum(sizes):

@@ -1,4 +1,4 @@
-"""What a function takes, with what it hands its `**options` on to: names and types, before anything is called."""
+"""Names and types of a function's arguments, including those that it passes on as `**options`, before it is called."""
 
 import ast
 import inspect
@@ -15,11 +15,11 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Taken(NamedTuple):
-    """What a function takes by name.
+    """Arguments that a function takes by name.
 
     Attributes:
-        annotations: type of every setting; `typing.Any` where none is known.
-        is_open: whether it may take further ones: what it hands `**options` on to cannot be read.
+        annotations: type of every setting; `typing.Any` if it is unknown.
+        is_open: whether it may take others, because the function to which it passes `**options` is unknown.
     """
 
     annotations: dict[str, Any]
@@ -27,11 +27,11 @@ class Taken(NamedTuple):
 
 
 def settings_of(function: Callable[..., Any], node: Mapping[str, Any]) -> Taken:
-    """Returns the settings of a function, and those of the functions that it hands its `**options` on to.
+    """Returns the settings of a function, and of the functions to which it passes its `**options`.
 
     Args:
-        function: that a `_target_` names.
-        node: its section, in which `inner: {_target_: ...}` is the function that `inner(**options)` calls.
+        function: function that a `_target_` names.
+        node: section of the function, in which `inner: {_target_: ...}` is the function that `inner(**options)` calls.
 
     Returns:
         Names and types.
@@ -92,7 +92,7 @@ def _is_partial(node: ast.AST | None, function: Callable[..., Any]) -> bool:
 def _types_of(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)  # type: ignore[misc]
-    except (NameError, TypeError, AttributeError):  # A name that exists for type checkers alone.
+    except (NameError, TypeError, AttributeError):  # A name that exists only for type checkers.
         return {}
 
 
@@ -105,10 +105,10 @@ def _body_of(function: Callable[..., Any]) -> ast.AST | None:
 
 
 def _calls_with(function: Callable[..., Any], options: str) -> list[ast.Call] | None:
-    """Returns the calls in a function that pass `**options` on, also under another name; None without its source.
+    """Returns the calls in a function that pass on `**options`, also under another name; None without its source.
 
-    Of `shape(partial(make, network), **options)` and `shape(make, **options)`, `make` takes what `shape` does not, and
-    its call comes as well.
+    In `shape(partial(make, network), **options)` and `shape(make, **options)`, `make` takes the options that `shape`
+    does not take, and its call is returned, too.
     """
     body = None if inspect.isclass(function) else _body_of(function)
     if body is None:
@@ -146,14 +146,14 @@ def _names_in(node: ast.AST) -> set[str]:
 
 
 def _callee(call: ast.Call, function: Callable[..., Any], slots: Mapping[str, str]) -> Callable[..., Any] | None:
-    """Returns the function that a call in the body of another one calls, or is a `partial` of; None if unknown."""
+    """Returns the function that a call within another function calls, or is a `partial` of; None if it is unknown."""
     named = call.func
     if _is_partial(call, function):
         named = call.args[0]
     if isinstance(named, ast.Name) and named.id in slots:
         try:
             called: Any = get_object(slots[named.id])
-        except Exception:  # Refused where the slot itself is looked at.
+        except Exception:  # Refused where the slot itself is checked.
             return None
         return called
     if isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name):
@@ -169,7 +169,7 @@ def _global(function: Callable[..., Any], name: str) -> Any:
 
 
 def _given(call: ast.Call, called: Callable[..., Any]) -> set[str]:
-    """Returns the settings that a call gives itself, which its options must not give again."""
+    """Returns the settings that a call passes itself, which its options must not contain."""
     positional = call.args[1:] if isinstance(call.func, ast.Name) and call.func.id == "partial" else call.args
     if any(isinstance(one, ast.Starred) for one in positional):
         positional = []
@@ -178,7 +178,7 @@ def _given(call: ast.Call, called: Callable[..., Any]) -> set[str]:
 
 
 def missing_of(function: Callable[..., Any], node: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the settings without a default that a section does not give."""
+    """Yields the settings without a default that a section lacks."""
     positional = len(node.get("_args_", ()))
     for index, (name, one) in enumerate(inspect.signature(function).parameters.items()):
         if one.kind in _NAMED and one.default is one.empty and name not in node and index >= positional:

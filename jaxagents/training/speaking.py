@@ -1,4 +1,4 @@
-"""Free text to and from a language policy, in the format that it learned transcripts in, and its log-probabilities."""
+"""Free text to and from a language policy, in the format of its transcripts, and log-probabilities of text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,20 +17,20 @@ from jaxagents.networks.attention import causal_mask
 from jaxagents.policies.language_model import token_statistics
 from jaxagents.types import Array, LanguagePolicy, Params
 
-_BLOCK = 64  # Tokens to which a conversation is padded: one compiled program for all of such a length.
+_BLOCK = 64  # Conversations are padded to multiples of so many tokens, with one compiled program for each length.
 
 
 def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
     """Makes the function that answers a conversation in text.
 
     Args:
-        policy: speaks; it has learned conversations, such as those of `collector=transcripts`.
+        policy: policy that was trained on conversations, such as those of `collector=transcripts`.
 
     Returns:
-        `(params, messages, *, key=None, max_tokens=64) -> text`. `messages` is what the user says, or the whole
-        conversation so far, `[{"role": "user", "content": "..."}, ...]`, the user's last. The most probable tokens are
-        generated, with `key` they are sampled. ValueError where the tokenizer lacks a word, the text is too long, or
-        the last message is not the user's.
+        `(params, messages, *, key=None, max_tokens=64) -> text`. `messages` is the user's message, or the whole
+        conversation so far, `[{"role": "user", "content": "..."}, ...]`, ending with a message of the user. The most
+        probable tokens are generated; with `key`, they are sampled. It raises ValueError if the tokenizer lacks a word,
+        the text is too long, or the last message is not the user's.
     """
     ends = policy.tokenizer.ends
 
@@ -55,9 +55,10 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
         """Answers free text.
 
         Args:
-            messages: what the user says, or `[{"role": "user", "content": "..."}, ...]`, the user's last.
-            key: to sample; without, the most probable tokens are generated.
-            max_tokens: after which the answer is cut.
+            messages: message of the user, or `[{"role": "user", "content": "..."}, ...]`, ending with a message of the
+                user.
+            key: random key for sampling; None: the most probable tokens are generated.
+            max_tokens: maximum number of tokens of the answer.
 
         Returns:
             The answer.
@@ -83,13 +84,13 @@ def make_speak(policy: LanguagePolicy) -> Callable[..., str]:
 
 
 class Score(NamedTuple):
-    """How probable a conversation is, token by token.
+    """Log-probabilities of a conversation, token by token.
 
     Attributes:
-        tokens: int32 `[L]`, ids.
-        pieces: their texts; marks are in angle brackets.
-        log_prob: float32 `[L]`, of each token given all before it, in nats; 0 for the first one.
-        completion_mask: bool `[L]`, the assistant says it, its end included.
+        tokens: int32 `[L]`, token ids.
+        pieces: texts of the tokens; marks are in angle brackets.
+        log_prob: float32 `[L]`, log-probability of each token given all earlier ones, in nats; 0 for the first one.
+        completion_mask: bool `[L]`, True for tokens of the assistant, including the end of its messages.
     """
 
     tokens: np.ndarray
@@ -102,11 +103,12 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
     """Makes the function that computes `log p(token | all before)` along a conversation.
 
     Args:
-        policy: reads the conversation as it learns transcripts.
+        policy: policy that reads the conversation in the format of its transcripts.
 
     Returns:
-        `(params, messages) -> Score`, at temperature 1. `messages` is `[{"role": "user", "content": "..."}, ...]`, the
-        assistant's last. ValueError where the tokenizer lacks a word, or the text is too long.
+        `(params, messages) -> Score`, at temperature 1. `messages` is `[{"role": "user", "content": "..."}, ...]`,
+        ending with a message of the assistant. It raises ValueError if the tokenizer lacks a word, or the text is too
+        long.
     """
 
     @jax.jit
@@ -120,7 +122,7 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
         """Computes the log-probability of every token of a conversation, given all before it.
 
         Args:
-            messages: `[{"role": "user", "content": "..."}, ...]`, the assistant's last.
+            messages: `[{"role": "user", "content": "..."}, ...]`, ending with a message of the assistant.
 
         Returns:
             `tokens`, `pieces`, `log_prob` in nats at temperature 1, and `completion_mask`, True in answers.
@@ -147,10 +149,10 @@ def make_score(policy: LanguagePolicy) -> Callable[..., Score]:
 
 
 def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the tokens of a conversation up to where the policy speaks, as transcripts are written.
+    """Returns the tokens of a conversation up to the policy's answer, in the format of transcripts.
 
     Args:
-        policy: whose tokenizer and chat format they are in.
+        policy: policy that provides the tokenizer and the chat format.
         messages: see `make_speak`.
 
     Raises:
@@ -170,7 +172,7 @@ def tokens_to_answer(policy: LanguagePolicy, messages: str | Sequence[Mapping[st
         return chat.encode_prompt(conversation)
     trajectory = from_messages([*conversation, {"role": "assistant", "content": ""}], id="conversation")
     sequence = _encode(policy, trajectory)
-    # The policy says from here on what stands last, which is the end of nothing.
+    # The policy generates the rest; what stands last ends nothing yet.
     return list(sequence.tokens[:-1])
 
 

@@ -13,23 +13,23 @@ _FOLDER_NAME = re.compile(r"(?!\.)[\w .-]+")
 
 
 def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the config of every stage by its name, in order; without stages the whole config under its name.
+    """Returns the config of every stage by its name, in order; without stages, the whole config under its name.
 
-    A stage is `{name, overrides ...}`. It starts from the end of the stage before, or of the earlier one that `from`
-    names (null: from random parameters); `from` in the config returned is the name, or None. `{rounds: n, name, ...}`
-    is n stages, `<name>_1` to `<name>_n`, and `{rounds: n, stages: [...]}` n times the whole block; there, `from` means
-    the latest stage of this name.
+    A stage is `{name, overrides ...}`. It starts from the end of the previous stage, or of the earlier one that `from`
+    names (null: from random parameters); in the returned config, `from` is the name, or None. `{rounds: n, name, ...}`
+    stands for n stages, `<name>_1` to `<name>_n`, and `{rounds: n, stages: [...]}` for n repetitions of the block; in a
+    block, `from` means the latest stage of that name.
 
     Args:
         config: see `resolve`.
 
     Raises:
-        ValueError: two stages have the same name, one has none, or starts from one that is not earlier.
+        ValueError: two stages have the same name, a stage has none, or starts from a stage that is not earlier.
     """
     stages: dict[str, dict[str, Any]] = {}
-    latest: dict[str, str] = {}  # The last stage of every name, with and without the number of its round.
+    latest: dict[str, str] = {}  # The last stage of every name, with and without its round number.
     for name, suffix, override in _expand(config["stages"] or [{"name": config["name"]}], ""):
-        if config["stages"] and not _FOLDER_NAME.fullmatch(str(name)):  # Its checkpoints lie in a folder of this name.
+        if config["stages"] and not _FOLDER_NAME.fullmatch(str(name)):  # It becomes a folder name.
             raise ValueError(
                 f"`stages` must have names of letters, digits and ._-, got {name!r}; try name: warm_start."
             )
@@ -47,15 +47,15 @@ def stage_configs(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def setting_names(config: Mapping[str, Any], name: str, stage: Mapping[str, Any]) -> Callable[[tuple[str, ...]], str]:
-    """Makes the function that says what the user calls a setting of a stage.
+    """Makes the function that returns the user's name of a setting of a stage.
 
-    A learner holds the options that its section refers to: `learner.policy.encoder` is `policy.encoder` where it is the
-    same as that of the config. What a stage sets itself begins with its name.
+    A learner holds the options that its section refers to: `learner.policy.encoder` is `policy.encoder` if it equals
+    that of the config. Names of a stage's own settings begin with the stage's name.
 
     Args:
-        config: of the run, resolved.
-        name: of the stage.
-        stage: its config, see `stage_configs`.
+        config: resolved config of the run.
+        name: name of the stage.
+        stage: config of the stage, see `stage_configs`.
 
     Returns:
         `(path in the stage) -> dotted key`.
@@ -77,7 +77,7 @@ def setting_names(config: Mapping[str, Any], name: str, stage: Mapping[str, Any]
 
 
 def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
-    """Yields name, number of the round, and overrides of every stage."""
+    """Yields the name, the round number and the overrides of every stage."""
     for node in nodes:
         require_positive("stages.rounds", node.get("rounds", 1))
         for number in range(1, node.get("rounds", 1) + 1):
@@ -89,7 +89,7 @@ def _expand(nodes: Sequence[Mapping[str, Any]], suffix: str) -> Iterator[tuple[s
 
 
 def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges what a stage says over a config; a group with another `_target_` takes the place of the whole group."""
+    """Merges the overrides of a stage into a config; a group with another `_target_` replaces the whole group."""
     base = dict(config)
     override = {group: node for group, node in override.items() if group != "from"}
     for group, node in override.items():
@@ -102,7 +102,7 @@ def _merge(config: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, 
 
 
 def _merge_nodes(base: Any, override: Any) -> Any:
-    """Returns a copy of an override, merged over the base where both are sections; what it leaves open stays."""
+    """Returns a copy of an override, merged into the base if both are sections; missing keys come from the base."""
     if not isinstance(override, Mapping):
         return deepcopy(override)
     merged = deepcopy(dict(base)) if isinstance(base, Mapping) else {}

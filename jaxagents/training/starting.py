@@ -1,4 +1,4 @@
-"""Runs that begin with what an earlier run has learned: `start_from=<run directory>`."""
+"""Runs that start from what an earlier run has learned: `start_from=<run directory>`."""
 
 import sys
 from functools import partial
@@ -13,20 +13,20 @@ from jaxagents.types import LanguagePolicy, Params
 
 
 def begin_from(experiment: Experiment, path: str | Path) -> Experiment:
-    """Lets the first stage of an experiment begin with the parameters of an earlier run.
+    """Lets the first stage of an experiment start with the parameters of an earlier run.
 
-    Optimisers and critics of their own begin anew. Of a run with one seed, all seeds of the experiment begin alike; of
-    one with several, each goes on from its own.
+    Optimisers and separate critics start afresh. If the earlier run has one seed, all seeds of the experiment start
+    with the same parameters; if it has several, each seed continues from its own.
 
     Args:
         experiment: see `build`.
-        path: run directory, whose best checkpoint is taken.
+        path: run directory, whose best checkpoint is used.
 
     Returns:
         The experiment.
 
     Raises:
-        ValueError: there is no checkpoint, or its parameters, tokens or seeds are others than those of the first stage.
+        ValueError: there is no checkpoint, or its parameters, tokens or seeds do not match those of the first stage.
     """
     try:
         loaded = load_stage(path, on_fallback=partial(print, file=sys.stderr))
@@ -46,7 +46,7 @@ def begin_from(experiment: Experiment, path: str | Path) -> Experiment:
 
 
 def _for_seeds(params: Params, saved: int, wanted: int, path: str | Path) -> Params:
-    """Returns parameters with the seed axis of an experiment; 0 stands for none."""
+    """Returns parameters with the seed axis of an experiment; 0 stands for no axis."""
     if saved == wanted:
         return params
     if not saved:

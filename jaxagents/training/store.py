@@ -1,9 +1,9 @@
-"""The store of results: a JSON file for every result, which knows what was asked for.
+"""The store of results: one JSON file for every result, with a hash of its settings.
 
-A record holds the hash of the settings that it was asked with, the versions and the commit that it was made with, its
-fields, and a digest of all of this: a damaged file is distinguished from a whole one, and one of other settings from
-one of today's. Other code is not distinguished from today's: where a change of code changes what the settings mean, a
-`version` among them is raised by hand.
+A record holds the hash of its settings, the versions and the commit that it was made with, its fields, and a digest of
+all these, so that a damaged file is distinguished from an intact one, and a record of other settings from one of the
+current settings. Records of earlier code are not distinguished: if a change of code changes what the settings mean, a
+`version` among the settings is raised by hand.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ _OWN = ("digest", "asked", "versions")  # Keys that the fields of a record must 
 
 
 def kept(path: Path, asked: str, make: Callable[[], Mapping[str, Any]], *, again: bool = False) -> dict[str, Any]:
-    """Returns a result of these settings, which is made and written unless it is there.
+    """Returns the result of these settings, which is made and written unless it exists.
 
     Args:
-        path: of the record; one of other settings is replaced.
+        path: path of the record; a record of other settings is replaced.
         asked: hash of the settings, see `config.config_hash`.
-        make: returns the fields.
-        again: makes it also where it is there.
+        make: function that returns the fields.
+        again: whether to make the result even if it exists.
 
     Returns:
         The fields.
@@ -41,12 +41,12 @@ def kept(path: Path, asked: str, make: Callable[[], Mapping[str, Any]], *, again
 
 
 def holds(path: Path, asked: str) -> bool:
-    """Returns whether a file holds a result of these settings; a damaged one is refused as by `read_record`."""
+    """Tells whether a file holds a result of these settings; a damaged file is refused as by `read_record`."""
     return path.exists() and read_record(path).get("asked") == asked
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """Returns what was measured: a record without what the store adds."""
+    """Returns the fields of a record, without what the store adds."""
     return {name: value for name, value in read_record(path).items() if name not in _OWN}
 
 
@@ -54,7 +54,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """Reads a record with its `digest`, `asked` and `versions`.
 
     Raises:
-        ValueError: the file is damaged, or of a layout without a digest.
+        ValueError: the file is damaged, or in a format without a digest.
     """
     path = Path(path)
     try:
@@ -71,14 +71,14 @@ def read_record(path: str | Path) -> dict[str, Any]:
 def write_record(
     path: Path, asked: str, fields: Mapping[str, Any], *, made_with: Mapping[str, str] | None = None, once: bool = False
 ) -> bool:
-    """Writes a record; after a kill its file is whole, or as it was before.
+    """Writes a record atomically: if the process is killed, the file is complete, or unchanged.
 
     Args:
-        path: of the record.
+        path: path of the record.
         asked: hash of the settings.
-        fields: what was measured.
+        fields: measured values.
         made_with: versions and commit; None: those of this process.
-        once: keeps a file that is there.
+        once: whether to keep an existing file.
 
     Returns:
         Whether the file was written.
@@ -91,7 +91,7 @@ def write_record(
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a damaged file, so that its result is missing again; returns where it is now."""
+    """Renames a damaged file, so that its result counts as missing; returns its new path."""
     aside = path.with_name(f"{path.name}.damaged")
     os.replace(path, aside)
     return aside

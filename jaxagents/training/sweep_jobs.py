@@ -1,4 +1,4 @@
-"""Jobs of a sweep: processes of their own, which end with it."""
+"""Jobs of a sweep: separate processes, which end with the sweep."""
 
 import ctypes
 import json
@@ -22,26 +22,26 @@ from jaxagents.training.composition import given_arguments
 from jaxagents.training.interrupts import PREEMPTED, SWEEP_JOB, TERMINATED, when_interrupted
 
 TRACEBACK = "HYDRA_FULL_ERROR"
-_PARENT = "JAXAGENTS_SWEEP_PROCESS"  # Environment variable of jobs.
+_PARENT = "JAXAGENTS_SWEEP_PROCESS"  # Environment variable of the jobs.
 _PR_SET_PDEATHSIG = 1  # See prctl(2).
 
 
 def end_with_sweep() -> None:
-    """Sends SIGTERM to a job of a sweep, after which it saves and ends, when the process that started it is gone."""
+    """Sends SIGTERM to a job of a sweep when its parent process ends, so that the job saves and ends."""
     parent = os.environ.pop(_PARENT, None)
     if parent is None or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != int(parent):  # It was gone before it was watched.
+    if os.getppid() != int(parent):  # The parent ended before the watch began.
         raise SystemExit(TERMINATED)
 
 
 @contextmanager
 def ending_at_sigterm(arguments: Sequence[str]) -> Iterator[None]:
-    """Lets SIGTERM end a sweep as an error would, so that launchers end the processes that they have started.
+    """Lets SIGTERM end a sweep like an error, so that launchers end the processes that they have started.
 
     Args:
-        arguments: of the command line; nothing happens where there is no sweep.
+        arguments: arguments of the command line; without a sweep, nothing happens.
     """
 
     def end(number: int, frame: Any) -> NoReturn:
@@ -59,7 +59,7 @@ def ending_at_sigterm(arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _passing_on_signals(process: subprocess.Popen) -> Iterator[list[int]]:
-    """Passes SIGTERM and Ctrl-C on to a job, and waits for its end; yields a list of the SIGTERMs that came."""
+    """Passes SIGTERM and Ctrl-C on to a job, and waits for its end; yields a list of the received SIGTERMs."""
     passed_on: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
@@ -80,7 +80,7 @@ def _passing_on_signals(process: subprocess.Popen) -> Iterator[list[int]]:
 
 
 def run_process(script: Path, show_traceback: bool) -> float:
-    """Runs a job of a sweep as it would be run alone, notes how it ended, and returns its final return to sweepers."""
+    """Runs a job of a sweep as it would run alone, records how it ended, and returns its final return for sweepers."""
     job = HydraConfig.get()
     folder = job.runtime.output_dir
     quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
@@ -101,7 +101,7 @@ def run_process(script: Path, show_traceback: bool) -> float:
             last = line
     if passed_on:
         print(f"Asked to end, the sweep has asked its job; {goes_on}.", file=sys.stderr, flush=True)
-        raise SystemExit(PREEMPTED)  # Hydra takes no other way out, and would start the next job.
+        raise SystemExit(PREEMPTED)  # With any other exception, Hydra would start the next job.
     failed = process.returncode != 0
     result = None if failed or not last.startswith("{") else json.loads(last)
     ended = {"overrides": given_arguments(), "folder": folder, "exit_code": process.returncode, "result": result}
@@ -112,7 +112,7 @@ def run_process(script: Path, show_traceback: bool) -> float:
 
 
 def close_sweep(jobs: Sequence[Mapping[str, Any]], *, compare: str | None) -> None:
-    """Says which jobs failed, and how runs are compared; the last line on stdout is one JSON object."""
+    """Reports which jobs failed, and how to compare runs; the last line on stdout is one JSON object."""
     failed = [job for job in jobs if job["exit_code"]]
     for job in failed:
         print(f"Failed with exit code {job['exit_code']}: {' '.join(job['overrides'])}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a run shows of its language policy."""
+"""Transcripts of a run's language policy, before and after training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,19 +17,19 @@ from jaxagents.types import Array, Episode, LanguagePolicy, Params
 def show_transcripts(
     experiment: Experiment, params: Params, run_dir: str | Path, stream: TextIO | None = None, *, num_episodes: int = 4
 ) -> Path | None:
-    """Shows what the policy of a run says before and after training, on the same held-out tasks.
+    """Shows episodes of a run's policy before and after training, on the same held-out tasks.
 
-    Writes `transcripts.html` and prints the first of the episodes.
+    Writes `transcripts.html` and prints the first episodes.
 
     Args:
-        experiment: of the run.
-        params: of the policy of the last stage; with several seeds, the first one is shown.
+        experiment: experiment of the run.
+        params: parameters of the policy of the last stage; with several seeds, the first one is shown.
         run_dir: directory of the run.
         stream: where to print; None for stdout.
-        num_episodes: each time.
+        num_episodes: number of episodes before training, and after it.
 
     Returns:
-        Path of the file; None where the policy is no language policy, and nothing is done.
+        Path of the file; None for policies that are not language policies, for which nothing is done.
     """
     first, last = experiment.stages[0], experiment.stages[-1]
     if not isinstance(last.policy, LanguagePolicy):
@@ -37,7 +37,7 @@ def show_transcripts(
     settings, sections = last.evaluation, {}
     play = _make_player(last, last.policy, num_episodes)
     untrained = first.runner.params(first.runner.init(experiment.seed))
-    # The parameters of a stage with an adapter are of another form, which its own policy alone can read.
+    # The parameters of a stage with an adapter have another structure, which only its own policy can read.
     is_alike = jax.tree.map(jnp.ndim, untrained) == jax.tree.map(jnp.ndim, params)
     own = first.policy if isinstance(first.policy, LanguagePolicy) and not is_alike else last.policy
     before = play if own is last.policy else _make_player(first, own, num_episodes)

@@ -1,4 +1,4 @@
-"""Which functions a run directory may call: those of this package that compute, and those of trusted modules."""
+"""Functions that a run directory may call: those of this package that compute, and those of trusted modules."""
 
 import itertools
 import re
@@ -29,20 +29,21 @@ _FUNCTIONS = (
     "jaxagents.training.tt_si.make_test_time_evaluator",
 )
 _EFFECTS = re.compile(r"_|write_|save_|import_")  # Functions that write files, or import modules.
-_REFERENCES = re.compile(r"\$\{(oc\.env:)?[\w.,@/\[\]-]*\}")  # Of other interpolations a `_target_` may come.
+_REFERENCES = re.compile(r"\$\{(oc\.env:)?[\w.,@/\[\]-]*\}")  # A `_target_` could come from any other interpolation.
 _MOST_FILES = 1000
 _TRUSTED: ContextVar[bool | tuple[str, ...]] = ContextVar("trusted", default=())
 
 
 @contextmanager
 def trusting(trust: bool | str | Sequence[str] | None) -> Iterator[None]:
-    """Lets run directories name functions of further modules, while it lasts.
+    """Lets run directories name functions of further modules within the context.
 
     Args:
-        trust: modules, such as "my_world", with all that is in them; True: all; False: none; None: as before.
+        trust: names of modules, such as "my_world", including their submodules; True: all; False: none; None: as
+            before.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: `trust` is something else.
     """
     modules = [trust] if isinstance(trust, str) else trust or ()
     if modules is not True and not (isinstance(modules, Sequence) and all(isinstance(one, str) for one in modules)):
@@ -55,14 +56,14 @@ def trusting(trust: bool | str | Sequence[str] | None) -> Iterator[None]:
 
 
 def require_trusted(config: Any, place: str) -> None:
-    """Refuses a config of a file whose functions are not of this package or of a trusted module.
+    """Refuses a config from a file whose functions are neither of this package nor of a trusted module.
 
     Args:
         config: plain data.
-        place: file, for the message.
+        place: name of the file, for the message.
 
     Raises:
-        ValueError: a `_target_` is of another module, writes files, or may come of an interpolation.
+        ValueError: a `_target_` is of another module, writes files, or may come from an interpolation.
     """
     trusted = _TRUSTED.get()
     if isinstance(trusted, bool):
@@ -83,13 +84,13 @@ def require_trusted(config: Any, place: str) -> None:
 
 
 def require_trusted_folder(folder: Path) -> None:
-    """Refuses a folder of configs, as a run directory names it, that calls functions of others or sets up Hydra.
+    """Refuses a folder of configs that a run directory names, if it calls functions of others or configures Hydra.
 
     Args:
-        folder: of `--config-dir`.
+        folder: folder of `--config-dir`.
 
     Raises:
-        ValueError: it has such a file, or too many to look at.
+        ValueError: the folder has such a file, or too many files to check.
     """
     if isinstance(_TRUSTED.get(), bool):
         return
@@ -106,7 +107,7 @@ def require_trusted_folder(folder: Path) -> None:
 
 
 def trust_argument(config: Any) -> str:
-    """Returns the argument by which a command may read a run, `" 'trust=[my_world]'"`; nothing where it needs none."""
+    """Returns the argument that lets a command read a run, `" 'trust=[my_world]'"`; empty if it needs none."""
     targets = {value for key, value in _walk(config, "") if key.rpartition(".")[2] == "_target_"}
     modules = sorted({str(target).rpartition(".")[0] for target in targets if not _is_trusted(target, ())})
     return f" 'trust=[{','.join(modules)}]'" if modules else ""
@@ -132,7 +133,7 @@ def _walk(node: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 def _is_trusted(target: Any, modules: Sequence[str]) -> bool:
     if not isinstance(target, str):
-        return True  # No function, which is reported where it would be built.
+        return True  # Not a function; reported where it would be built.
     if target in _FUNCTIONS:
         return True
     is_own = _is_in(target, _OWN) and not _EFFECTS.match(target.rpartition(".")[2])
@@ -141,8 +142,8 @@ def _is_trusted(target: Any, modules: Sequence[str]) -> bool:
     try:
         function = find_function(target, "_target_")
     except (ValueError, ImportError):
-        return True  # There is none, which is reported where it would be built.
-    # A module has the modules that it imports as attributes, and so all that is in these.
+        return True  # It does not exist; reported where it would be built.
+    # A module has the modules that it imports as attributes, and thereby everything in them.
     return _is_in(str(getattr(function, "__module__", None)), (*_OWN, *modules))
 
 

@@ -1,4 +1,4 @@
-"""TT-SI (Acikgoz et al., 2025): where a policy is unsure of a task, it adapts to similar ones before it answers."""
+"""TT-SI (Acikgoz et al., 2025): a policy that is unsure of a task adapts to similar tasks before it answers."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -38,36 +38,38 @@ def make_test_time_evaluator(
     learning_rate: float = 3e-3,
     rank: int = 4,
 ) -> Callable[[Params, Array], dict[str, Array]]:
-    """Makes the evaluation in which a policy learns from neighbours of a task that it is unsure of, and forgets them.
+    """Makes the evaluation in which a policy adapts to neighbours of each task that it is unsure of.
 
-    Unsure is a task of which `p_(1) - p_(2) < threshold`, p the softmax over the different ones of some sampled first
-    actions of their mean log-probabilities. Its neighbours are the training tasks whose first observations share most
-    tokens with its own. A fresh LoRA makes a few steps of supervised learning on them, the policy plays the task with
-    it, and it is thrown away. Nothing is known of the right answer to the task.
+    The policy is unsure of a task if `p_(1) - p_(2) < threshold`, where p is the softmax of the mean log-probabilities
+    of the distinct actions among some sampled first actions. The neighbours of a task are the training tasks whose
+    first observations share the most tokens with its own. A fresh LoRA is trained on them with a few steps of
+    supervised learning, the policy plays the task with it, and it is discarded. The right answer to the task is never
+    used.
 
     Args:
-        environment: a text world of one seat, single instance.
-        policy: acts.
-        num_episodes: tasks.
-        greedy: takes the most probable token; False samples.
-        level: of the tasks; a list is gone through in turn.
-        held_out: takes tasks that training never sees.
-        turn_rewards: also compares the rewards of the first and the last turn.
-        threshold: of the margin; 0 never adapts, above 1 always.
-        num_candidates: first actions that are sampled of a task.
-        num_neighbours: that are learned.
-        pool: training tasks that neighbours are taken from.
-        labels: what the policy itself answers to them, or the expert.
-        num_steps: of the optimiser, on all neighbours.
-        learning_rate: of Adam.
-        rank: of the LoRA.
+        environment: text world with one seat, a single instance.
+        policy: policy that acts.
+        num_episodes: number of tasks.
+        greedy: whether to take the most probable token; False: tokens are sampled.
+        level: difficulty of the tasks; the levels of a list are used in turn.
+        held_out: whether to use tasks that training never sees.
+        turn_rewards: whether to compare also the rewards of the first and the last turn.
+        threshold: threshold of the margin; 0: never adapts; above 1: always adapts.
+        num_candidates: number of first actions that are sampled for each task.
+        num_neighbours: number of neighbours to train on.
+        pool: number of training tasks from which neighbours are selected.
+        labels: "own": the policy's answers to the neighbours; "expert": those of the expert.
+        num_steps: number of optimiser steps, each on all neighbours.
+        learning_rate: learning rate of Adam.
+        rank: rank of the LoRA.
 
     Returns:
         `(params, key) -> results`, float32 `[num_episodes]` each: those of `collect.make_dialogue_evaluator`, and
-        `base_success` without adaptation, the `margin`, and `adapted`, whether the policy was unsure.
+        `base_success`, the success without adaptation, the `margin`, and `adapted`, whether the policy was unsure.
 
     Raises:
-        ValueError: a count is not positive, more neighbours than tasks, unknown labels, or a world of several seats.
+        ValueError: a count is not positive, there are more neighbours than tasks, the labels are unknown, or the world
+            has several seats.
 
     References:
         Acikgoz et al. (2025), "Self-Improving LLM Agents at Test-Time", section 3.
@@ -140,10 +142,10 @@ def make_test_time_evaluator(
 
 
 def margin(episode: Episode, num_candidates: int) -> Array:
-    """Computes `p_(1) - p_(2)` of the first actions of every task, float32 `[n]`; 1 where all of them are the same.
+    """Computes `p_(1) - p_(2)` for the first actions of every task, float32 `[n]`; 1 if all of them are the same.
 
     Args:
-        episode: of n groups of N sampled episodes.
+        episode: n groups of N sampled episodes.
         num_candidates: N.
     """
     mask = episode.action_mask[:, 0]
@@ -157,13 +159,13 @@ def margin(episode: Episode, num_candidates: int) -> Array:
 
 
 def nearest(episode: Episode, pool: Episode, size: int, count: int) -> Array:
-    """Returns the rows of a pool whose first observations share most tokens with those of tasks, int32 `[n, count]`.
+    """Returns the rows of a pool whose first observations share the most tokens with those of tasks, `[n, count]`.
 
     Args:
-        episode: of n tasks.
-        pool: of others.
-        size: tokens of an observation.
-        count: rows of a task.
+        episode: episodes of n tasks.
+        pool: episodes of other tasks.
+        size: number of tokens of an observation.
+        count: number of rows per task.
     """
 
     def first_of(one: Episode) -> Array:

@@ -1,4 +1,4 @@
-"""Pages of Markdown: one of who succeeds in which world in words, and one per world, with its sizes and an episode."""
+"""Markdown pages on text worlds: one of success rates, and one per world, with its sizes and an episode."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,7 +45,7 @@ GAIN_COLUMNS = (
 
 
 def write_world_table(folder: str | Path) -> Path:
-    """Writes the tables of the rows that `evaluate_worlds` and `measure_gains` kept in a folder; returns their path."""
+    """Writes the tables of the rows that `evaluate_worlds` and `measure_gains` stored; returns their path."""
     rows = [row for path in sorted(Path(folder).glob("*.json")) for row in read_fields(path)["rows"]]
     columns = [column for column in dict.fromkeys(column for row in rows for column in row) if column != "level"]
     columns = [column for column in columns if any(row.get(column) is not None for row in rows)]
@@ -65,7 +65,7 @@ def write_world_table(folder: str | Path) -> Path:
 
 
 def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Returns the texts of `GAIN_COLUMNS` by world, of what `measure_gains` yields."""
+    """Returns the texts of `GAIN_COLUMNS` by world, from the rows that `measure_gains` yields."""
     rows_of_gains = []
     for name in dict.fromkeys(row["world"] for row in rows):
         own = [row for row in rows if row["world"] == name]
@@ -89,15 +89,15 @@ def gain_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def write_world_pages(folder: str | Path, config_folder: str | Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Writes `<name>.md` for each world of a table, as `world=<name>` sets it.
+    """Writes `<name>.md` for each world of a table, with the settings of `world=<name>`.
 
     Args:
-        folder: of the pages, which is made.
-        config_folder: `configs`.
-        rows: as `evaluate_worlds` yields them.
+        folder: folder of the pages; it is created.
+        config_folder: folder `configs`.
+        rows: rows that `evaluate_worlds` yields.
 
     Returns:
-        The files.
+        Paths of the files.
     """
     names, files = dict.fromkeys(row["world"] for row in rows), []
     Path(folder).mkdir(parents=True, exist_ok=True)

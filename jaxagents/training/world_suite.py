@@ -1,4 +1,4 @@
-"""Every world in words, level by level: how often its expert, random actions and trained agents succeed."""
+"""All text worlds, level by level: success of the expert, of random actions and of trained agents."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -35,25 +35,25 @@ def evaluate_worlds(
     held_out: bool | None = None,
     folder: str | Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Plays whole episodes in every world as `world=<name>` sets it, at each of its levels.
+    """Plays whole episodes in every world with the settings of `world=<name>`, at each of its levels.
 
     Args:
-        config_folder: `configs`.
-        names: option files of `world`; None takes all worlds in words with one seat.
-        agents: by column, a run directory, or a folder whose newest run counts; "{world}" stands for the option file.
-        num_episodes: of every cell, each on a task of its own.
-        seed: of the tasks.
-        greedy: see `evaluate_run`; of agents.
-        held_out: False plays tasks of the training split; None is True, and for agents as their run evaluated itself.
-        folder: where the rows of a world are kept once all of them are there; a world whose rows are there, of the
-            same settings and runs, is not played again. None keeps nothing.
+        config_folder: folder `configs`.
+        names: option files of `world`; None: all text worlds with one seat.
+        agents: run directories by column, or folders whose newest run counts; "{world}" stands for the option file.
+        num_episodes: number of episodes of every cell, each with its own task.
+        seed: seed of the tasks.
+        greedy: applies to agents, see `evaluate_run`.
+        held_out: False: tasks of the training split; None: True, and for agents as in their run's own evaluations.
+        folder: folder that stores the rows of a world once it is complete; a world whose rows are stored, with the same
+            settings and runs, is not played again. None: nothing is stored.
 
     Yields:
         A row per world and level: `world`, `level`, and the success of "expert", "random" and the agents as `mean`,
-        `low` and `high`; None where there is no run of that world.
+            `low` and `high`; None if there is no run of that world.
 
     Raises:
-        ValueError: a world that is not in words, or has several seats.
+        ValueError: a world is not a text world, or has several seats.
     """
     settings = {"num_episodes": num_episodes, "seed": seed, "greedy": greedy, "held_out": held_out}
     for name in names or sorted(path.stem for path in Path(config_folder).glob("world/*.yaml")):
@@ -123,7 +123,7 @@ def make_scripted(environment: Environment, *, num_episodes: int, held_out: bool
 
 
 def newest_run(place: str | Path) -> Path | None:
-    """Returns a run directory, or the newest one in a folder; None without any."""
+    """Returns a run directory itself, or the newest one in a folder; None if there is none."""
     files = [Path(place) / CONFIG_FILE, *Path(place).glob(f"*/{CONFIG_FILE}")]
     newest = max(filter(Path.is_file, files), key=lambda path: path.stat().st_mtime, default=None)
     return newest and newest.parent
@@ -136,7 +136,7 @@ def _run_of(place: str, environment: Mapping[str, Any]) -> Path | None:
 
 
 def print_worlds(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints what `evaluate_worlds` yielded as a table."""
+    """Prints the rows of `evaluate_worlds` as a table."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [(row["world"], str(row["level"]), *(describe_interval(row[name]) for name in columns[2:])) for row in rows]
     print_table("success on tasks of every world and level (95 % interval over episodes)", columns, cells)

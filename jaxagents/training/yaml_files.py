@@ -1,4 +1,4 @@
-"""YAML files that cannot be read, or that say something twice: refused with the line."""
+"""Refuses YAML files that cannot be read, or that have a duplicate key, and names the line."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-_MOST_VALUES = 100_000  # Of a YAML file; those of this repository have some hundreds.
+_MOST_VALUES = 100_000  # Values of a YAML file; those of this repository have some hundreds.
 
 
 def require_readable(arguments: Sequence[str]) -> None:
@@ -25,13 +25,13 @@ def require_readable(arguments: Sequence[str]) -> None:
 
 
 def require_yaml(path: str | Path) -> None:
-    """Refuses a YAML file that is damaged, or that is too large once its anchors are written out.
+    """Refuses a YAML file that is damaged, or too large once its anchors are expanded.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        ValueError: says in which line, and why.
+        ValueError: the file is refused; says in which line, and why.
     """
     path = Path(path)
     try:
@@ -55,9 +55,9 @@ def describe_yaml(error: Exception) -> str:
 
 
 def _size(events: Iterator[Any]) -> int:
-    """Returns the number of values of a document, those of an alias as often as it stands."""
+    """Returns the number of values of a document, with those of an anchor counted again for every alias."""
     anchors: dict[str, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []  # Anchors of collections, and how many values came before.
+    open_nodes: list[tuple[str | None, int]] = []  # Anchors of collections, and the number of values before them.
     count = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):
@@ -77,7 +77,7 @@ def _size(events: Iterator[Any]) -> int:
 
 
 def _require_plain(node: yaml.Node | None, path: Path) -> None:
-    """Refuses keys that stand twice in a mapping, of which the last would count, and tags of Python objects."""
+    """Refuses duplicate keys of a mapping, of which the last would count, and tags of Python objects."""
     if node is None:
         return
     if not re.match("tag:yaml.org,2002:(?!python)", node.tag):

@@ -25,14 +25,14 @@ BACKENDS = ("generalized", "mjx", "positional", "spring")
 
 
 def make_environment(name: str, *, backend: str = "spring", max_steps: int = 1000, **options: Any) -> Environment:
-    """Makes an environment of brax, without any of brax's own wrappers.
+    """Makes an environment of brax, without brax's own wrappers.
 
     The task `{"key": uint32 [2]}` fixes the initial state. Falling over terminates; `max_steps` truncates.
 
     Args:
-        name: as brax calls it, for example "ant", "reacher" or "fast".
+        name: brax's name, for example "ant", "reacher" or "fast".
         backend: physics: "spring" is the fastest, then "positional", "generalized" and "mjx" (MuJoCo).
-        max_steps: control steps of an episode.
+        max_steps: maximum control steps of an episode.
         **options: arguments of the environment's constructor, for example `ctrl_cost_weight`.
 
     Returns:
@@ -40,7 +40,7 @@ def make_environment(name: str, *, backend: str = "spring", max_steps: int = 100
 
     Raises:
         ModuleNotFoundError: brax is not installed.
-        ValueError: unknown `name` or `backend`, or `max_steps` below 1.
+        ValueError: `name` or `backend` is unknown, or `max_steps` is below 1.
     """
     if backend not in BACKENDS:
         raise ValueError(f"`backend` must be one of {', '.join(BACKENDS)}, got {backend!r}; try 'spring'.")
@@ -75,13 +75,13 @@ def make_environment(name: str, *, backend: str = "spring", max_steps: int = 100
         observation_space=jax.tree.map(lambda leaf: unbounded_space(leaf.shape, leaf.dtype), first.obs),
         action_space=Box((world.action_size,), -1.0, 1.0),
         max_steps=max_steps,
-        render=None if name == "fast" else partial(_render, flat=name in _FLAT),  # That one has no bodies.
+        render=None if name == "fast" else partial(_render, flat=name in _FLAT),  # "fast" has no bodies.
     )
     return time_limit(environment, max_steps)
 
 
 def _render(state: State, *, flat: bool) -> str:
-    """Draws the bodies by their numbers, seen from the side and around the first one, or from above."""
+    """Draws the bodies by their numbers, seen from the side and centred on the first one, or from above."""
     places = np.asarray(state.pipeline_state.x.pos)
     seen = places[:, :2] if flat else places[:, [0, 2]] - [places[0, 0], 0.0]
     low, high = ((-0.3, -0.3), (0.3, 0.3)) if flat else ((-1.5, 0.0), (1.5, 1.6))

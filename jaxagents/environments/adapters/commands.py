@@ -1,4 +1,4 @@
-"""Games of text on the host, in which an agent picks one of the commands that the game offers."""
+"""Text games on the host, in which an agent picks one of the commands that the game offers."""
 
 import re
 import zlib
@@ -15,14 +15,14 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 class Scene(NamedTuple):
-    """What a game says.
+    """State of a game as shown to a player.
 
     Attributes:
-        text: what there is to read.
-        commands: that can be given, in any order.
-        reward: of the command before.
-        over: the game is at its end.
-        success: the goal has been reached.
+        text: text to read.
+        commands: possible commands, in any order.
+        reward: reward of the previous command.
+        over: whether the game is over.
+        success: whether the goal has been reached.
     """
 
     text: str
@@ -33,12 +33,12 @@ class Scene(NamedTuple):
 
 
 class CommandGame(NamedTuple):
-    """One simulator.
+    """One simulator of a game.
 
     Attributes:
-        start: `(seed) -> Scene`: a new game.
-        send: `(command) -> Scene`.
-        close: ends it.
+        start: `(seed) -> Scene`: starts a new game.
+        send: `(command) -> Scene`: sends a command.
+        close: closes the simulator.
     """
 
     start: Callable[[int], Scene]
@@ -47,13 +47,13 @@ class CommandGame(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much of a game an agent reads; what is longer is cut at its end.
+    """How much of a game an agent reads; longer texts are truncated.
 
     Attributes:
-        vocab_size: ids of words, by their hash; 0 is no word.
-        text_words: of the text.
-        num_commands: that are offered; of more, those that come first in the alphabet.
-        command_words: of one of them.
+        vocab_size: number of word ids, assigned by hash; 0 is no word.
+        text_words: maximum words of the text.
+        num_commands: maximum number of offered commands; of more, the first in alphabetical order are kept.
+        command_words: maximum words of a command.
     """
 
     vocab_size: int = 4096
@@ -65,16 +65,16 @@ class Sizes(NamedTuple):
 def make_command_environment(
     name: str, make_game: Callable[[], CommandGame], *, sizes: Sizes, max_steps: int, processes: bool
 ) -> HostEnvironment:
-    """Makes an environment of a game of text.
+    """Makes an environment of a text game.
 
     Observations are the word ids of the text, `text` int32 `[K]`, and of the commands, `commands` int32 `[A, M]`;
-    actions are numbers of commands, of which the action mask says how many there are.
+    actions are indices of commands, and the action mask tells which of them exist.
 
     Args:
-        name: for logs and messages.
-        make_game: makes a simulator.
-        sizes: of what is read.
-        max_steps: truncates episodes.
+        name: name for logs and messages.
+        make_game: function that makes a simulator.
+        sizes: sizes of observations and actions.
+        max_steps: maximum steps after which episodes are truncated.
         processes: see `adapters.gymnasium.make_environment`.
 
     Returns:

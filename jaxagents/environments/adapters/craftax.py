@@ -20,14 +20,14 @@ NAMES = ("Craftax-Classic-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Pi
 
 
 def make_environment(name: str, *, max_steps: int | None = None, **options: Any) -> Environment:
-    """Makes a world of Craftax without its own auto-reset.
+    """Makes a world of Craftax without the suite's auto-reset.
 
-    The task `{"key": uint32 [2]}` fixes the world. Generating one costs as much as hundreds of steps: reset from a
-    pool. Death terminates (and victory in Craftax); `max_steps` truncates.
+    The task `{"key": uint32 [2]}` determines the world. Generating a world costs as much as hundreds of steps, so
+    resets should come from a pool. Death terminates (and victory in Craftax); `max_steps` truncates.
 
     Args:
-        name: for example "Craftax-Classic-Symbolic-v1".
-        max_steps: None for the suite's 10,000 (Classic) or 100,000.
+        name: name of the suite, for example "Craftax-Classic-Symbolic-v1".
+        max_steps: maximum steps of an episode; None: the suite's limit of 10,000 (Classic) or 100,000.
         **options: values to replace in the environment's default parameters.
 
     Returns:
@@ -35,14 +35,14 @@ def make_environment(name: str, *, max_steps: int | None = None, **options: Any)
 
     Raises:
         ModuleNotFoundError: craftax is not installed.
-        ValueError: unknown `name`, or `max_steps` below 1.
+        ValueError: `name` is unknown, or `max_steps` is below 1.
     """
     suite = import_suite("craftax.craftax_env")
     world = suite.make_craftax_env_from_name(require_name(name, NAMES, "craftax"), auto_reset=False)
     with options_of(name, options):
         params = world.default_params.replace(**options)
     max_steps = params.max_timesteps if max_steps is None else max_steps
-    # The world ends at its own limit as if the agent had died; one step later, that limit never shows.
+    # At its own limit, the suite ends the world as if the agent had died; with one step more, this never shows.
     params = params.replace(max_timesteps=max_steps + 1)
     reset_env, step_env = permissive(world.reset_env), permissive(world.step_env)
 

@@ -26,23 +26,23 @@ def make_environment(
 ) -> HostEnvironment:
     """Makes an environment of gymnasium.
 
-    An entry `action_mask` of its observations, as of PettingZoo, becomes the action mask. `info["success"]`, or
-    `info["is_success"]`, is the success of an episode; an environment that tells neither has none. Where the bounds of
-    actions differ between their numbers, policies act in [-1, 1], which is stretched to the bounds of every number.
+    An entry `action_mask` of its observations, as in PettingZoo, becomes the action mask. `info["success"]`, or
+    `info["is_success"]`, is the success of an episode; an environment with neither has none. If the bounds of actions
+    differ between their numbers, policies act in [-1, 1], which is scaled to the bounds of every number.
 
     Args:
-        name: as gymnasium registers it, for example "CartPole-v1"; with `make`, for logs alone.
-        max_steps: truncates episodes; None: as registered.
-        processes: every simulator in a process of its own, for slow ones; else one after the other.
-        make: `() -> gymnasium.Env`; None looks the name up.
-        options: of the environment's constructor.
+        name: name registered in gymnasium, for example "CartPole-v1"; with `make`, only used in logs.
+        max_steps: maximum steps after which episodes are truncated; None: as registered.
+        processes: whether every simulator runs in a separate process, for slow ones; else they run one after the other.
+        make: `() -> gymnasium.Env`; None: the registered environment.
+        options: arguments of the environment's constructor.
 
     Returns:
         The environment.
 
     Raises:
         ModuleNotFoundError: gymnasium is not installed.
-        ValueError: unknown `name`, a space that has no counterpart, or nothing bounds the episodes.
+        ValueError: `name` is unknown, a space has no counterpart, or nothing bounds the length of episodes.
     """
     gymnasium = import_suite("gymnasium", extra="host")
     if make is None and name not in gymnasium.registry:
@@ -59,7 +59,7 @@ def make_environment(
 
     try:
         first = make_one()
-    except (Exception, SystemExit) as error:  # Code of the user's fails as it likes.
+    except (Exception, SystemExit) as error:  # A user's code can raise anything.
         raise simulator_fault(name, "make", error) from error
     bound = max_steps or (first.spec and first.spec.max_episode_steps)
     observed, (action_space, to_suite) = from_gymnasium(first.observation_space), _actions_of(first.action_space)
@@ -73,7 +73,7 @@ def make_environment(
         kind = gymnasium.vector.AsyncVectorEnv if processes else gymnasium.vector.SyncVectorEnv
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         options = {"context": "spawn"} if processes else {}  # Threads of JAX do not survive a fork.
-        if processes:  # What a worker says, this process raises.
+        if processes:  # This process raises the errors that workers print.
             gymnasium.logger.min_level = _NO_LOG
         return _batch(kind([make_one] * num_envs, autoreset_mode=mode, **options), to_suite, masked=masked)
 
@@ -88,7 +88,7 @@ def make_environment(
 
 
 def from_gymnasium(space: Any) -> PyTree:
-    """Turns a space of gymnasium into ours; a `Dict` becomes a dict of spaces."""
+    """Converts a space of gymnasium to this package's; a `Dict` becomes a dict of spaces."""
     kind = type(space).__name__
     if kind == "Discrete" and space.start == 0:
         return Discrete(int(space.n))
@@ -107,10 +107,10 @@ def from_gymnasium(space: Any) -> PyTree:
 
 
 def _actions_of(space: Any) -> tuple[PyTree, Callable[[np.ndarray], np.ndarray]]:
-    """Returns the space of actions for policies, and what makes actions of the simulator of those.
+    """Returns the action space for policies, and the function that converts its actions to the simulator's.
 
-    Ours have the same bounds for all numbers. Where theirs differ, policies act in [-1, 1], which is stretched to the
-    bounds of every number; where some are infinite, actions are clipped.
+    The spaces of this package have the same bounds for all numbers. If the simulator's differ, policies act in [-1, 1],
+    which is scaled to the bounds of every number; if some are infinite, actions are clipped.
     """
     ours = from_gymnasium(space)
     if not isinstance(ours, Box) or not np.issubdtype(ours.dtype, np.floating):
@@ -169,16 +169,16 @@ def _batch(vector: Any, to_suite: Callable[[np.ndarray], np.ndarray], *, masked:
     def close() -> None:
         try:
             vector.close(terminate=True)
-        except Exception:  # A process has ended by itself, and is waited for.
+        except Exception:  # A process that has ended by itself is still waited for.
             for process in getattr(vector, "processes", ()):
                 process.terminate()
         finally:
-            vector.closed = True  # Its destructor would try again.
+            vector.closed = True  # Its destructor would try to close again.
 
     return HostBatch(reset=reset, step=step, close=close)
 
 
 def _without_mask(tree: Mapping[str, Any]) -> PyTree:
-    """Leaves out the mask; of one other entry that entry itself."""
+    """Removes the mask; if one other entry is left, returns that entry itself."""
     rest = {name: part for name, part in tree.items() if name != _MASK}
     return next(iter(rest.values())) if len(rest) == 1 else rest

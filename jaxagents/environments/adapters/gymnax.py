@@ -25,12 +25,12 @@ from jaxagents.types import Array, Environment, State, Task, TimeStep
 def make_environment(name: str, params: Mapping[str, Any] | None = None, **options: Any) -> Environment:
     """Makes an environment of gymnax.
 
-    The task `{"key": uint32 [2]}` fixes the initial state. Reaching the suite's own step limit truncates. Where the
-    bounds of actions differ between their numbers, policies act in [-1, 1], which is stretched to the bounds of every
+    The task `{"key": uint32 [2]}` determines the initial state. Reaching the suite's own step limit truncates. If the
+    bounds of actions differ between their numbers, policies act in [-1, 1], which is scaled to the bounds of every
     number.
 
     Args:
-        name: as gymnax registers it, for example "CartPole-v1" or "Breakout-MinAtar".
+        name: name registered in gymnax, for example "CartPole-v1" or "Breakout-MinAtar".
         params: values to replace in the environment's default parameters, for example `max_steps_in_episode`.
         **options: arguments of the environment's constructor.
 
@@ -39,7 +39,7 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
 
     Raises:
         ModuleNotFoundError: gymnax is not installed.
-        ValueError: unknown `name` or `params`.
+        ValueError: `name` or `params` is unknown.
     """
     with drawing_later():
         registration = import_suite("gymnax.registration", extra="gymnax")
@@ -60,7 +60,7 @@ def make_environment(name: str, params: Mapping[str, Any] | None = None, **optio
 
     action_space, to_suite = convert_actions(suite.action_space(environment_params))
     observation_space = convert_space(suite.observation_space(environment_params))
-    # Resets of gymnax hold Python numbers where steps hold arrays: the types after two steps are the fixed ones.
+    # Resets of gymnax hold Python numbers where steps hold arrays: after two steps, the types are stable.
     key = jax.random.key(0)
     action = jnp.zeros(action_space.shape, action_space.dtype)
     types = jax.eval_shape(lambda: first(sample_key_task(key)))

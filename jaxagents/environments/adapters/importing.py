@@ -1,4 +1,4 @@
-"""Lazy imports of optional suites, and the messages when a suite or a name is missing."""
+"""Lazy imports of optional suites, and messages for a missing suite or name."""
 
 import difflib
 import importlib
@@ -14,7 +14,7 @@ def import_suite(module: str, extra: str = "envs") -> ModuleType:
 
     Args:
         module: dotted name; its first part is the name of the suite.
-        extra: the extra of this package that installs the suite.
+        extra: optional dependency group of this package that installs the suite.
 
     Returns:
         The module.
@@ -36,10 +36,10 @@ _DRAWING = ("matplotlib", "matplotlib.colors", "matplotlib.pyplot", "seaborn")
 
 
 class _Later(ModuleType):
-    """Stands for a module until one of its names is used."""
+    """Placeholder for a module until one of its names is used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__":  # Asked for by `from matplotlib import colors`.
+        if name == "__path__":  # Accessed by `from matplotlib import colors`.
             raise AttributeError(name)
         _remove_placeholders()
         return getattr(importlib.import_module(self.__name__), name)
@@ -47,7 +47,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def drawing_later() -> Iterator[None]:
-    """Defers imports of matplotlib and seaborn in the block until something is drawn: they take a second."""
+    """Defers imports of matplotlib and seaborn within the block until something is drawn, as they take a second."""
     if "matplotlib" not in sys.modules:
         later = {name: _Later(name) for name in _DRAWING}
         vars(later["matplotlib"]).update(colors=later["matplotlib.colors"], pyplot=later["matplotlib.pyplot"])
@@ -65,12 +65,12 @@ def _remove_placeholders() -> None:
 
 
 def require_name(name: str, known: Iterable[str], suite: str) -> str:
-    """Returns `name` if the suite has it, and offers the nearest names otherwise.
+    """Returns `name` if the suite has it, and otherwise suggests the nearest names.
 
     Args:
-        name: what the caller asked for.
+        name: name that the caller asked for.
         known: every name that the adapter supports.
-        suite: for the message.
+        suite: name of the suite, for the message.
 
     Returns:
         `name`.
@@ -90,12 +90,12 @@ def require_name(name: str, known: Iterable[str], suite: str) -> str:
 
 @contextmanager
 def options_of(name: str, options: Mapping[str, Any], hint: str = "") -> Iterator[None]:
-    """Names the options of a constructor that fails on their names or types.
+    """Names the options of a constructor that fails because of their names or types.
 
     Args:
-        name: of the environment.
-        options: of its constructor.
-        hint: what to try; without one, the error says what is wrong.
+        name: name of the environment.
+        options: options of its constructor.
+        hint: suggestion for the user; without one, the message of the error is used.
 
     Raises:
         ValueError: the block raised a TypeError, and there are options.

@@ -44,18 +44,18 @@ def make_environment(
 ) -> Environment:
     """Makes an environment of JaxMARL with an agent axis in place of its dicts.
 
-    Observations are padded with zeros to the largest; the action space is the largest, and `action_mask` excludes
-    what an agent does not have. Where the bounds of actions differ, policies act in [-1, 1], which is stretched to
-    those of every agent and number. `info["agent_mask"]` says who is alive; in SMAX `info["success"]` says whether the
-    battle was won and `info["world_state"]` what the whole world looks like. The step limit truncates. The task
-    `{"key": uint32 [2]}` fixes the initial state. Of opposed teams, `Environment.teams` says who is in which: in simple
-    tag, predators are "adversaries" and prey are "good_agents".
+    Observations are zero-padded to the largest size; the action space is the largest one, and `action_mask` excludes
+    actions that an agent does not have. If the bounds of actions differ, policies act in [-1, 1], which is scaled to
+    those of every agent and number. `info["agent_mask"]` says who is alive; in SMAX, `info["success"]` says whether the
+    battle was won, and `info["world_state"]` is the state of the whole world. The step limit truncates. The task
+    `{"key": uint32 [2]}` determines the initial state. For opposed teams, `Environment.teams` lists the members of
+    each: in simple tag, predators are "adversaries" and prey are "good_agents".
 
     Args:
-        name: as JaxMARL calls it, for example "MPE_simple_spread_v3" or "HeuristicEnemySMAX".
+        name: JaxMARL's name, for example "MPE_simple_spread_v3" or "HeuristicEnemySMAX".
         scenario: map of SMAX, for example "3m".
         layout: kitchen of Overcooked, for example "cramped_room".
-        max_steps: None for the suite's limit.
+        max_steps: maximum steps of an episode; None: the suite's limit.
         shaped_reward_coefficient: weight of the intermediate rewards that Overcooked offers.
         **options: arguments of the environment's constructor.
 
@@ -64,7 +64,7 @@ def make_environment(
 
     Raises:
         ModuleNotFoundError: jaxmarl is not installed.
-        ValueError: unknown `name`, `scenario` or `layout`, or `max_steps` below 1.
+        ValueError: `name`, `scenario` or `layout` is unknown, or `max_steps` is below 1.
     """
     with options_of(name, options):
         world, max_steps = _build(name, scenario, layout, max_steps, options)
@@ -146,13 +146,13 @@ def _build(
     if name in _LONGEST:
         return suite.make(name, **options), _LONGEST[name] if max_steps is None else max_steps
     limit = suite.make(name, **options).max_steps if max_steps is None else max_steps
-    # Overcooked ends by its limit alone. The others mix it with true ends: one step later, it never shows.
+    # Overcooked ends only by its limit. The others mix it with true ends: with one step more, it never shows.
     own_limit = limit if name.startswith("overcooked") else limit + 1
     return suite.make(name, max_steps=own_limit, **options), limit
 
 
 def _action_space(spaces: list[Any]) -> Discrete | Box:
-    """Returns the largest space; where bounds differ between agents or numbers, see `to_bounds`."""
+    """Returns the largest space; if bounds differ between agents or numbers, see `to_bounds`."""
     if hasattr(spaces[0], "n"):
         return Discrete(max(int(space.n) for space in spaces))
     low, high = (np.concatenate(bounds) for bounds in zip(*map(bounds_of, spaces)))
@@ -175,7 +175,7 @@ def _stack_padded(leaves: list[Array]) -> Array:
 
 
 def _opposed_teams(world: Any, agents: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Returns the numbers of the agents of both teams where there are two of them, in particle worlds and battles."""
+    """Returns the indices of the agents of both teams if there are two, in particle worlds and battles."""
     good = getattr(world, "good_agents", None) or [name for name in agents if name.startswith("ally_")]
     own = tuple(index for index, name in enumerate(agents) if name in good)
     others = tuple(index for index in range(len(agents)) if index not in own)
@@ -184,7 +184,7 @@ def _opposed_teams(world: Any, agents: tuple[str, ...]) -> dict[str, tuple[int, 
 
 
 def _masker(world: Any, agents: tuple[str, ...], spaces: list[Any]) -> Callable[[State], PyTree]:
-    """Makes `(state) -> action_mask [N, A]`, or None where every agent may always do everything."""
+    """Makes `(state) -> action_mask [N, A]`; None if every agent can always do everything."""
     name = next((name for name in ("get_avail_actions", "get_legal_moves") if _implements(world, name)), None)
     if name is not None:
         available = permissive(getattr(world, name))
@@ -207,7 +207,7 @@ def _implements(world: Any, method: str) -> bool:
 
 
 def _renderer(name: str, world: Any) -> Callable[[State], str] | None:
-    """Makes the pictures of particle worlds (agents by their numbers, landmarks o) and of battles (allies A)."""
+    """Makes the renderer of particle worlds (agents by their numbers, landmarks o) and of battles (allies A)."""
     if name.startswith("MPE_"):
 
         def render_particles(state: State) -> str:
@@ -236,7 +236,7 @@ def _renderer(name: str, world: Any) -> Callable[[State], str] | None:
 
 
 def _won(world: Any) -> Callable[[State], Array]:
-    """Makes `(state) -> bool []`: no enemy is alive and somebody of the team is."""
+    """Makes `(state) -> bool []`: no enemy is alive, and at least one agent of the team is."""
 
     def won(state: State) -> Array:
         alive = state.state.unit_alive

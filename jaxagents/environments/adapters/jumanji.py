@@ -37,22 +37,22 @@ def make_environment(
 ) -> Environment:
     """Makes an environment of jumanji.
 
-    The observation is a dict of the suite's fields without the action mask. Actions of several discrete parts become
-    one index, in the order of `jnp.unravel_index`. With agents, fields that the suite gives once are repeated for
-    every agent, and a team reward goes to each of them. The task `{"key": uint32 [2]}` fixes the instance.
+    The observation is a dict of the suite's fields without the action mask. Actions with several discrete parts become
+    one index, in the order of `jnp.unravel_index`. With agents, fields that the suite gives once are repeated for every
+    agent, and a team reward goes to each of them. The task `{"key": uint32 [2]}` determines the instance.
 
     Args:
-        name: as jumanji registers it, for example "Snake-v1" or "LevelBasedForaging-v0".
-        fields: fields of the observation to keep; a single string gives that array alone; None keeps all.
-        max_steps: truncates; None for the suite's limit, and 1000 where it has none.
-        **options: arguments of the environment's constructor. Sokoban gets the generator that needs no download.
+        name: name registered in jumanji, for example "Snake-v1" or "LevelBasedForaging-v0".
+        fields: fields of the observation to keep; a single string: only that array; None: all.
+        max_steps: maximum steps after which episodes are truncated; None: the suite's limit, or 1000 if it has none.
+        **options: arguments of the environment's constructor. Sokoban receives the generator that needs no download.
 
     Returns:
         The environment.
 
     Raises:
         ModuleNotFoundError: jumanji is not installed.
-        ValueError: unknown `name` or `fields`, or `max_steps` below 1.
+        ValueError: `name` or `fields` is unknown, or `max_steps` is below 1.
     """
     with options_of(name, options):
         world, max_steps = _build(name, max_steps, options)
@@ -75,7 +75,7 @@ def make_environment(
 
     def step(key: Array, state: State, action: Array) -> tuple[State, TimeStep]:
         action = jnp.stack(jnp.unravel_index(action, tuple(num_values))) if joint else action
-        # The suite carries its own key: the caller's replaces it, so that the noise of a step is the caller's.
+        # The suite's state has its own key, which is replaced, so that the noise of a step comes from the caller's key.
         state, timestep = strong_types(world_step(state.replace(key=key), action.astype(jnp.int32)))
         observation, action_mask = view(timestep)
         final = timestep.last()
@@ -118,7 +118,7 @@ def _build(name: str, max_steps: int | None, options: dict[str, Any]) -> tuple[A
     if max_steps is None:
         max_steps = 1000 if limit is None else limit
     if limit is not None:
-        # Most worlds say "terminated" at their own limit; one step later, that limit never shows.
+        # Most worlds say "terminated" at their own limit; with one step more, that limit never shows.
         options = {**options, "time_limit": max_steps + 1}
     return suite.make(name, **options), max_steps
 

@@ -1,4 +1,4 @@
-"""Tasks on small web pages of MiniWoB++ (Liu et al., 2018), in headless Chromium."""
+"""Tasks on small web pages from MiniWoB++ (Liu et al., 2018), in headless Chromium."""
 
 import os
 import shutil
@@ -12,21 +12,21 @@ _PROGRAMS = {"MINIWOB_CHROME_BINARY": "chromium", "MINIWOB_CHROMEDRIVER": "chrom
 
 
 def make_environment(task: str, *, max_steps: int = 10, processes: bool = False, **sizes: Any) -> HostEnvironment:
-    """Makes an environment of MiniWoB++, in which every element of the page can be clicked; the reward is its own.
+    """Makes an environment of MiniWoB++ in which every element of the page can be clicked; the reward is the suite's.
 
     Args:
-        task: as MiniWoB++ calls it, for example "click-test-2".
-        max_steps: truncates episodes.
-        processes: every browser in a process of its own.
-        **sizes: of `commands.Sizes`.
+        task: MiniWoB++'s name, for example "click-test-2".
+        max_steps: maximum steps after which episodes are truncated.
+        processes: whether every browser runs in a separate process.
+        **sizes: arguments of `commands.Sizes`.
 
     Returns:
         The environment.
 
     Raises:
         ModuleNotFoundError: MiniWoB++ is not installed.
-        FileNotFoundError: there is no Chromium or no driver of it.
-        ValueError: unknown `task`.
+        FileNotFoundError: Chromium or its driver is missing.
+        ValueError: `task` is unknown.
     """
     suite = import_suite("miniwob", extra="host")
     gymnasium = import_suite("gymnasium", extra="host")

@@ -40,20 +40,21 @@ _LONGEST_GAME = {
 def make_environment(name: str, max_steps: int | None = None) -> Environment:
     """Makes a game of pgx.
 
-    In games, `player` says who acts next, observation and `action_mask` are theirs, and the reward is `[num_players]`
-    by player number; which player opens is part of the task. An action that is not allowed loses the game at once.
+    In games, `player` says who acts next, observation and `action_mask` are those of that player, and the reward is
+    `[num_players]` by player index; which player starts is part of the task. An illegal action loses the game at once.
     The task is `{"key": uint32 [2]}`.
 
     Args:
-        name: as pgx calls it, for example "connect_four"; bridge, whose data set is a download, is left out.
-        max_steps: truncates; None for the limit in the rules, and 1000 steps where there is none.
+        name: pgx's name, for example "connect_four"; bridge is left out, since its data set must be downloaded.
+        max_steps: maximum steps after which games are truncated; None: the limit in the rules, or 1000 steps if there
+            is none.
 
     Returns:
-        The environment; games for one ("2048", MinAtar) have a scalar reward and no `player`.
+        The environment; games for one player ("2048", MinAtar) have a scalar reward and no `player`.
 
     Raises:
         ModuleNotFoundError: pgx is not installed.
-        ValueError: unknown `name`, or `max_steps` below 1.
+        ValueError: `name` is unknown, or `max_steps` is below 1.
     """
     core = import_suite("pgx.core")
     known = [game for game in get_args(core.EnvId) if game != "bridge_bidding"]
@@ -97,7 +98,7 @@ def make_environment(name: str, max_steps: int | None = None) -> Environment:
         num_players=game.num_players,
         render=_renderer(name),
     )
-    # Steps after the end are no-ops in pgx itself, so only a limit of ours needs more.
+    # Steps after the end are no-ops in pgx itself, so only our own limit needs the wrapper.
     if max_steps is None and name in _LONGEST_GAME:
         return environment
     return time_limit(environment, environment.max_steps if max_steps is None else max_steps)

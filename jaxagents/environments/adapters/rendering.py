@@ -1,4 +1,4 @@
-"""Text frames: plain characters that read the same in a terminal, a log and a notebook."""
+"""Text frames of plain characters, which look the same in a terminal, a log and a notebook."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ def render_grid(rows: list[str]) -> str:
     """Draws rows of characters in a box.
 
     Args:
-        rows: strings of one length.
+        rows: strings of equal length.
 
     Returns:
         The frame, lines joined by newlines.
@@ -27,10 +27,10 @@ def render_channels(grid: np.ndarray, glyphs: str = GLYPHS) -> str:
 
     Args:
         grid: `[H, W, C]`, non-zero where the channel is set.
-        glyphs: characters of the channels, repeated when there are more channels.
+        glyphs: characters of the channels, repeated if there are more channels.
 
     Returns:
-        The frame; cells where nothing is set are dots.
+        The frame; cells without a set channel are dots.
     """
     present = np.asarray(grid) > 0
     lowest = np.where(present.any(-1), present.argmax(-1), -1)
@@ -44,9 +44,9 @@ def render_cartpole(x: float, theta: float, x_threshold: float, width: int = 41,
     Args:
         x: position of the cart in m.
         theta: angle of the pole in radians, positive to the right.
-        x_threshold: the episode ends beyond `+-x_threshold`, the ends of the track.
-        width: characters of the track.
-        height: characters of the pole.
+        x_threshold: bound of the position, at the ends of the track, beyond which the episode ends.
+        width: width of the track in characters.
+        height: height of the pole in characters.
 
     Returns:
         The frame, with the numbers in the last line.
@@ -54,7 +54,7 @@ def render_cartpole(x: float, theta: float, x_threshold: float, width: int = 41,
     canvas = [[" "] * width for _ in range(height + 1)]
     cart = round((x / x_threshold + 1) / 2 * (width - 1))
     pole = "|" if abs(theta) < 0.04 else ("/" if theta > 0 else "\\")
-    # The limit of 12 degrees is too small to see on characters: the drawn angle is three times the true one.
+    # The limit of 12 degrees is too small to see in characters: the drawn angle is three times the true one.
     slope = math.tan(max(-1.2, min(1.2, 3 * theta)))
     for level in range(1, height + 1):
         column = round(cart + slope * level)
@@ -74,15 +74,15 @@ def render_points(
     width: int = 45,
     height: int = 21,
 ) -> str:
-    """Draws points of a plane; what lies outside is drawn at its edge.
+    """Draws points in a plane; points outside are drawn at the edge.
 
     Args:
-        points: a character, and the points `[N, 2]` that it stands for, x to the right and y upwards; later ones are
-            drawn over earlier ones.
+        points: pairs of a character and the points `[N, 2]` that it stands for, x to the right and y upwards; later
+            ones are drawn over earlier ones.
         low: corner at the bottom left.
         high: corner at the top right.
-        width: characters.
-        height: characters.
+        width: width in characters.
+        height: height in characters.
 
     Returns:
         The frame.

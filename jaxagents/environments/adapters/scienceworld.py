@@ -1,4 +1,4 @@
-"""Experiments of elementary school in ScienceWorld (Wang et al., 2022), a simulator in Java."""
+"""Elementary-school experiments of ScienceWorld (Wang et al., 2022), a simulator in Java."""
 
 import shutil
 from typing import Any
@@ -11,24 +11,24 @@ from jaxagents.environments.host import HostEnvironment
 def make_environment(
     task: str, *, simplification: str = "easy", max_steps: int = 50, processes: bool = False, **sizes: Any
 ) -> HostEnvironment:
-    """Makes an environment of ScienceWorld; the reward is the growth of the score, 1 in all.
+    """Makes an environment of ScienceWorld; the reward is the increase of the score, with a total of 1.
 
     Every episode is a variation of the task from its training set.
 
     Args:
-        task: as ScienceWorld calls it, for example "find-living-thing".
-        simplification: of the simulator: "easy", or "" for none.
-        max_steps: truncates episodes.
-        processes: every simulator in a process of its own.
-        **sizes: of `commands.Sizes`.
+        task: ScienceWorld's name, for example "find-living-thing".
+        simplification: simplification of the simulator: "easy", or "" for none.
+        max_steps: maximum steps after which episodes are truncated.
+        processes: whether every simulator runs in a separate process.
+        **sizes: arguments of `commands.Sizes`.
 
     Returns:
         The environment.
 
     Raises:
         ModuleNotFoundError: ScienceWorld is not installed.
-        FileNotFoundError: there is no Java.
-        ValueError: unknown `task`.
+        FileNotFoundError: Java is missing.
+        ValueError: `task` is unknown.
     """
     suite = import_suite("scienceworld", extra="host")
     if shutil.which("java") is None:

@@ -1,4 +1,4 @@
-"""Our worlds as environments of gymnasium, for learners that are not ours."""
+"""Environments of this package as environments of gymnasium, for external learners."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from jaxagents.types import Array, Box, Discrete, Environment, PyTree
 
 
 def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any:
-    """Makes a `gymnasium.Env` of an environment of one agent.
+    """Makes a `gymnasium.Env` from an environment of one agent.
 
-    Every reset draws a new task; `reset(seed=...)` starts the sequence of tasks and of noise. `info` has what the
-    environment tells, and `action_mask` (int8, for `action_space.sample`) where it has one. Worlds of text take and
-    give word ids.
+    Every reset draws a new task; `reset(seed=...)` restarts the sequence of tasks and of noise. `info` has the `info`
+    of the environment, and `action_mask` (int8, for `action_space.sample`) if it has one. Text worlds take and return
+    word ids.
 
     Args:
-        environment: of one agent and one player.
+        environment: environment of one agent and one player.
         level: difficulty of the tasks; None: as the environment draws it.
 
     Returns:
@@ -25,7 +25,7 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
 
     Raises:
         ModuleNotFoundError: gymnasium is not installed.
-        ValueError: the environment has agents or players.
+        ValueError: the environment has several agents or players.
     """
     if environment.num_agents or environment.num_players > 1:
         raise ValueError(f"`environment` must be of one agent, got {environment.name}; try make_pettingzoo for a team.")
@@ -56,7 +56,7 @@ def make_gymnasium(environment: Environment, *, level: int | None = None) -> Any
 
 
 def convert_space(space: Discrete | Box) -> Any:
-    """Turns a space of ours into that of gymnasium."""
+    """Converts a space of this package to that of gymnasium."""
     spaces = import_suite("gymnasium.spaces", extra="gymnax")
     if isinstance(space, Discrete):
         return (
@@ -73,7 +73,7 @@ def _bound(value: float, dtype: Any) -> float:
     if np.issubdtype(dtype, np.floating):
         return value
     if np.issubdtype(dtype, np.bool_):
-        return int(value > 0)  # Of Python's own bools, gymnasium makes no box.
+        return int(value > 0)  # For Python's own bools, gymnasium makes no box.
     limits = np.iinfo(dtype)
     return int(np.clip(value, limits.min, limits.max))
 
@@ -89,13 +89,13 @@ class SteppedGame:
         self._reset, self._step = jax.jit(environment.reset), jax.jit(environment.step)
 
     def reset(self, seed: int | None) -> None:
-        """Begins an episode of a new task; a seed starts the sequence of tasks and of noise."""
+        """Starts an episode of a new task; a seed restarts the sequence of tasks and of noise."""
         key = self.key if seed is None else jax.random.key(seed)
         self.key, task_key, reset_key = jax.random.split(key, 3)
         self.state, self.timestep = self._reset(reset_key, self.environment.sample_task(task_key, self.level))
 
     def step(self, action: Any) -> None:
-        """Takes an action; what came of it is in `timestep`."""
+        """Takes an action; the result is in `timestep`."""
         if self.state is None:
             raise ValueError("`reset` must be called before the first step, got a step.")
         space = self.environment.action_space
@@ -104,16 +104,16 @@ class SteppedGame:
 
     @property
     def observation(self) -> PyTree:
-        """Returns the arrays that the environment shows."""
+        """Returns the observation of the environment as arrays."""
         return jax.tree.map(np.asarray, self.timestep.observation)
 
     @property
     def info(self) -> dict[str, Any]:
-        """Returns what the environment tells besides, and the mask of allowed actions where it has one."""
+        """Returns the `info` of the environment, and the mask of allowed actions if it has one."""
         info = jax.tree.map(np.asarray, dict(self.timestep.info))
         mask = self.timestep.action_mask
         return info if mask is None else {**info, "action_mask": np.asarray(mask, np.int8)}
 
     def render(self) -> str:
-        """Returns the text frame; nothing where the environment has none."""
+        """Returns the text frame; empty if the environment has none."""
         return "" if self.environment.render is None else self.environment.render(self.state)

@@ -1,4 +1,4 @@
-"""Our teams and games as environments of PettingZoo, for learners that are not ours."""
+"""Teams and games of this package as environments of PettingZoo, for external learners."""
 
 import operator
 from typing import Any
@@ -12,14 +12,14 @@ from jaxagents.types import Environment, PyTree
 
 
 def make_pettingzoo(environment: Environment, *, level: int | None = None) -> Any:
-    """Makes an environment of PettingZoo: a `ParallelEnv` of a team, an `AECEnv` of a game in turns.
+    """Makes an environment of PettingZoo: a `ParallelEnv` for a team, an `AECEnv` for a game in turns.
 
-    Agents are called agent_0, agent_1, ... In a team all act at once and are there until the episode ends, and `info`
-    of one that has died has `alive` False. In a game the one whose turn it is sees the board, any other what it saw
-    last; `info` has `action_mask` where not all actions are allowed.
+    Agents are called agent_0, agent_1, ... In a team, all act at once and exist until the episode ends, and the `info`
+    of a dead agent has `alive` False. In a game, the player whose turn it is sees the board, the others what they saw
+    last; `info` has `action_mask` if not all actions are allowed.
 
     Args:
-        environment: with agents, or with several players.
+        environment: environment with agents, or with several players.
         level: see `make_gymnasium`.
 
     Returns:
@@ -27,7 +27,7 @@ def make_pettingzoo(environment: Environment, *, level: int | None = None) -> An
 
     Raises:
         ModuleNotFoundError: PettingZoo is not installed.
-        ValueError: the environment has one agent.
+        ValueError: the environment has only one agent.
     """
     if not environment.num_agents and environment.num_players < 2:
         raise ValueError(f"`environment` must have agents, got {environment.name}; try make_gymnasium for one agent.")
@@ -127,7 +127,7 @@ def _make_in_turns(pettingzoo: Any, environment: Environment, level: int | None)
             self._accumulate_rewards()
 
         def _look(self) -> None:
-            """Describes whose turn it is, what they see, and whether the game is over."""
+            """Updates whose turn it is, what they see, and whether the game is over."""
             timestep = game.timestep
             self.agent_selection = names[int(timestep.player)]
             self.seen[self.agent_selection] = game.observation
@@ -139,6 +139,6 @@ def _make_in_turns(pettingzoo: Any, environment: Environment, level: int | None)
             return game.render()
 
         def close(self) -> None:
-            """Does nothing: no window is open."""
+            """Does nothing, as no window is open."""
 
     return Wrapped()

@@ -1,4 +1,4 @@
-"""Grid worlds with rules of XLand-MiniGrid (Nikulin et al., 2024)."""
+"""Grid worlds with rules from XLand-MiniGrid (Nikulin et al., 2024)."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ NUM_LEVELS = 2
 def make_environment(name: str, *, ruleset: PyTree | None = None, **options: Any) -> Environment:
     """Makes a world of XLand-MiniGrid without its downloads.
 
-    The task `{"key": uint32 [2]}` fixes the grid; in XLand worlds it also holds the `"ruleset"`, of which this adapter
-    has one per level. The observation uint8 `[V, V, 2]` holds tiles and colours in front of the agent. Reaching the
-    goal terminates with reward `1 - 0.9 * steps / max_steps` and sets `info["success"]`; the step limit truncates.
+    The task `{"key": uint32 [2]}` determines the grid; in XLand worlds it also holds the `"ruleset"`, of which this
+    adapter has one per level. The observation uint8 `[V, V, 2]` holds tiles and colours in front of the agent. Reaching
+    the goal terminates with reward `1 - 0.9 * steps / max_steps` and sets `info["success"]`; the step limit truncates.
 
     Args:
-        name: as the suite registers it, for example "XLand-MiniGrid-R1-9x9" or "MiniGrid-Empty-8x8".
-        ruleset: the suite's `RuleSet` for all levels of an XLand world; None for our own.
+        name: name registered in the suite, for example "XLand-MiniGrid-R1-9x9" or "MiniGrid-Empty-8x8".
+        ruleset: `RuleSet` of the suite for all levels of an XLand world; None: those of this package.
         **options: values to replace in the world's parameters, for example `max_steps` or `view_size`.
 
     Returns:
@@ -37,7 +37,7 @@ def make_environment(name: str, *, ruleset: PyTree | None = None, **options: Any
 
     Raises:
         ModuleNotFoundError: xminigrid is not installed.
-        ValueError: unknown `name`.
+        ValueError: `name` is unknown.
     """
     registration = import_suite("xminigrid")
     world, params = registration.make(

@@ -1,4 +1,4 @@
-"""Worlds whose observations and actions are sequences of word ids: for policies of arrays and of language."""
+"""Text worlds: observations and actions are sequences of word ids, for policies of arrays and of language."""
 
 from jaxagents import modules_of
 

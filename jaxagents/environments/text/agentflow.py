@@ -1,4 +1,4 @@
-"""AgentFlow (Li et al., 2025): a planner names sub-goals, an executor carries them out, and memory is what it reads."""
+"""AgentFlow (Li et al., 2025): a planner names sub-goals from a memory, and an executor carries them out."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +21,13 @@ from jaxagents.types import Array, State, Task
 
 
 class Executor(NamedTuple):
-    """Who carries sub-goals out; it knows the dialogue so far, and no more of the task.
+    """An executor of sub-goals; it knows the dialogue so far, and nothing else of the task.
 
     Attributes:
-        grammar: of sub-goals, in which all of them are understood and allowed.
-        act: `(state, verb, args) -> (verb, args)`, the next action of the world for a sub-goal. One that is not allowed
-            gives the sub-goal up.
-        done: `(state, verb, args) -> bool []`, after an action, whether no other one is needed for the sub-goal.
+        grammar: grammar of sub-goals, all of which are understood and allowed.
+        act: `(state, verb, args) -> (verb, args)`, the next action of the world for a sub-goal. An action that is not
+            allowed gives the sub-goal up.
+        done: `(state, verb, args) -> bool []`, after an action, whether the sub-goal needs no further one.
         choose: `(key, state) -> (verb, args)`, the sub-goal that the world's expert pursues.
     """
 
@@ -45,26 +45,26 @@ def with_planner(
     num_steps: int = 1,
     false_stop_rate: float = 0.0,
 ) -> World:
-    """Lets the policy name sub-goals that an executor carries out, and read a memory of them and of what they came to.
+    """Lets the policy name sub-goals that an executor carries out, and read a memory of them and their results.
 
     A turn is a sub-goal. The executor takes up to `num_steps` steps of the world for it, which count towards the
-    world's own limit. The verifier stops the episode where the task is done, the rules end it, or no step is left for
-    another sub-goal; it errs at a stated rate. After the last sub-goal the episode is truncated. The observation is the
-    memory, `<sub-goal> <its result> .` for every turn, and before the first turn what the world says.
-    What is no sub-goal takes a turn, does nothing, and is remembered as `none`.
+    world's own limit. The verifier stops the episode if the task is done, the rules end it, or no step is left for
+    another sub-goal; it errs at a given rate. After the last sub-goal, the episode is truncated. The observation is the
+    memory, `<sub-goal> <its result> .` for every turn, and before the first turn the observation of the world. An
+    action that is not a sub-goal takes a turn, does nothing, and is remembered as `none`.
 
     Args:
-        world: rules of one seat that the executor knows; skins and other wrappers go around this one.
+        world: rules with one seat that the executor knows; skins and other wrappers go around this one.
         executor: `(world) -> Executor`, such as `call_tools` or `follow_recipes`.
-        max_turns: sub-goals of an episode.
-        num_steps: of the world, at most, for a sub-goal.
-        false_stop_rate: probability, per sub-goal, that the verifier stops where it should not.
+        max_turns: number of sub-goals of an episode.
+        num_steps: maximum steps of the world for a sub-goal.
+        false_stop_rate: probability, per sub-goal, that the verifier stops when it should not.
 
     Returns:
-        The rules; distances are not known any more.
+        The rules, without distances.
 
     Raises:
-        ValueError: several seats, a world that the executor does not know, numbers out of range.
+        ValueError: the world has several seats, the executor does not know it, or a number is out of its range.
 
     References:
         Li et al. (2025), "In-the-Flow Agentic System Optimization for Effective Planning and Tool Use", section 3.1.
@@ -113,7 +113,7 @@ def with_planner(
 
     def status(state: State) -> Status:
         inner = outer.status(state)
-        out_of_steps = (state["left"] <= 0) & (state["turn"] < max_turns)  # After the last turn the episode is cut.
+        out_of_steps = (state["left"] <= 0) & (state["turn"] < max_turns)  # The episode is cut after the last turn.
         return inner.replace(over=inner.over | inner.success | state["stopped"] | out_of_steps)
 
     def tell(state: State, seat: Array) -> Text:
@@ -144,10 +144,10 @@ def with_planner(
 
 
 def call_tools(world: World) -> Executor:
-    """Makes the executor of `world=tools`: `use open` calls the tool with the known values of the keys that it takes.
+    """Makes the executor of `world=tools`: `use open` calls the tool with the known values of its keys.
 
-    Of a key without a known value it takes the first value, which fails. A tool that is busy is called again.
-    `ask person`, `confirm` and `refuse` are what they are in the world.
+    For a key without a known value, it uses the first value, with which the call fails. A busy tool is called again.
+    `ask person`, `confirm` and `refuse` are the same as in the world.
     """
     _require("tools", world)
     grammar = make_grammar("use {name}", "ask {key}", "confirm", "refuse", name=rules.NAMES, key=rules.KEYS)
@@ -170,9 +170,9 @@ def call_tools(world: World) -> Executor:
 
 
 def follow_recipes(world: World) -> Executor:
-    """Makes the executor of `world=crafting`: `make tile` gets the bases that its recipe lacks, and makes it.
+    """Makes the executor of `world=crafting`: `make tile` gets the missing bases of its recipe, and makes it.
 
-    Goods that the recipe lacks are sub-goals of their own; without them the sub-goal is given up.
+    Missing goods are separate sub-goals; without them, the sub-goal is given up.
     """
     _require("crafting", world)
     task = jax.eval_shape(world.sample, jax.random.key(0), jnp.zeros((), jnp.int32))

@@ -1,4 +1,4 @@
-"""AlphaQuanter (Deng and Wang, 2025): rewards of decisions at a market, and of the tools asked before them."""
+"""AlphaQuanter (Deng and Wang, 2025): rewards for decisions at a market, and for the tools asked before them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from jaxagents.environments.text.wrapping import with_inner_state
 from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, State, Task
 
-_REWARDS = ((1.0, 0.0, -1.0), (-0.25, 0.5, -0.25), (-1.0, 0.0, 1.0))  # Sell, hold and buy where it falls, stays, rises.
+_REWARDS = ((1.0, 0.0, -1.0), (-0.25, 0.5, -0.25), (-1.0, 0.0, 1.0))  # Sell, hold and buy if y falls, stays, rises.
 
 
 def with_decision_rewards(
@@ -25,26 +25,27 @@ def with_decision_rewards(
     useful: int = 3,
     repeat: float = 0.05,
 ) -> World:
-    """Makes rewards of decisions the progress of a market, which `reward=dense` pays as it grows.
+    """Makes rewards for decisions the progress of a market; `reward=dense` pays its increase.
 
-    A decision on day t earns its place in a table by y = sum_h w_h (P_{t+h} - P_t), w_h proportional to exp(-h / 5):
-    falls (y < -threshold), stays, or rises. It earns `form` for being one, `tools min(distinct, useful) / useful`
-    for the tools that were asked before it on that day, and loses `repeat` for each that was asked again.
+    A decision on day t earns an entry of a table according to y = sum_h w_h (P_{t+h} - P_t), w_h proportional to exp(-h
+    / 5): it falls (y < -threshold), stays, or rises. The decision also earns `form`, and `tools min(distinct, useful) /
+    useful` for the distinct tools that were asked before it on that day, and loses `repeat` for each that was asked
+    again.
 
     Args:
         world: `market`; skins and other wrappers go around this one.
-        horizons: h, in days; prices after the last day stay.
-        threshold: of y, in units of a move.
-        form: reward of a decision, whatever it is.
-        tools: of asking tools.
-        useful: different tools that earn most.
-        repeat: what the same tool again costs.
+        horizons: horizons h, in days; after the last day, prices are constant.
+        threshold: threshold of y, in units of a move.
+        form: reward for any decision.
+        tools: weight of the reward for tools.
+        useful: number of different tools that earns the full reward.
+        repeat: penalty for asking the same tool again.
 
     Returns:
         The rules; the part `decision` is the mean over the days so far.
 
     Raises:
-        ValueError: another world, or no horizon.
+        ValueError: the world is another one, or there is no horizon.
 
     References:
         Deng and Wang (2025), "AlphaQuanter: An End-to-End Tool-Orchestrated Agentic Reinforcement Learning Framework

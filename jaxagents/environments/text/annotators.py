@@ -1,4 +1,4 @@
-"""AIDSAFE (Kumarage et al., 2025): annotators who overlook rules of a desk deliberate, and a refiner prunes it."""
+"""AIDSAFE (Kumarage et al., 2025): annotators who overlook rules of a desk deliberate, and a refiner edits them."""
 
 from dataclasses import replace
 
@@ -14,24 +14,24 @@ from jaxagents.types import Array, State
 
 
 def with_annotators(world: World, *, num_annotators: int = 3, miss: float = 0.3, refine: bool = True) -> World:
-    """Puts annotators in the place of a desk's expert, each of whom overlooks every rule with probability `miss`.
+    """Replaces a desk's expert by annotators, each of whom overlooks every rule with probability `miss`.
 
     Annotators take turns and add to the answers of those before them; the last one decides by all rules that any of
-    them has seen, so that a rule is missed with `miss^K`. The chain of thoughts has what each of them thinks, `rule 0
-    fits rule 2 fits rule 2 fits`. The refiner deletes what is repeated or contradicts the answer, and leaves `rule 2
-    fits`. Where somebody has to be asked first, the expert asks, and cites no rule: `rule fits`.
+    them has seen, so that a rule is missed with probability `miss^K`. The chain of thought contains the thoughts of
+    all, `rule 0 fits rule 2 fits rule 2 fits`. The refiner deletes repetitions and contradictions of the answer, and
+    leaves `rule 2 fits`. If somebody has to be asked first, the expert asks, and cites no rule: `rule fits`.
 
     Args:
-        world: the rules of `desk`, or such with house rules.
-        num_annotators: K; one of them is what a single annotator says.
-        miss: in [0, 1].
+        world: rules of `desk`, with or without house rules.
+        num_annotators: K, number of annotators.
+        miss: probability in [0, 1].
         refine: whether there is a refiner.
 
     Returns:
-        The rules; what counts as right stays.
+        The rules; the right answers are unchanged.
 
     Raises:
-        ValueError: another world, or numbers out of range.
+        ValueError: the world is another one, or a number is out of its range.
 
     References:
         Kumarage et al. (2025), "Towards Safety Reasoning in LLMs: AI-agentic Deliberation for Policy-embedded CoT Data
@@ -59,5 +59,5 @@ def with_annotators(world: World, *, num_annotators: int = 3, miss: float = 0.3,
 
 
 def deliberate(seen: Array) -> Array:
-    """Returns the rules that each annotator knows of after those before, bool `[K, R]`, of what each sees."""
+    """Returns the rules that each annotator knows after those before, bool `[K, R]`, from the rules that each sees."""
     return jnp.cumsum(seen, axis=0) > 0

@@ -1,4 +1,4 @@
-"""Sums, differences and products of small numbers, as formulas and as stories; numbers are one word per digit."""
+"""Sums, differences and products of small numbers, as formulas and as stories, with one word per digit."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,15 +26,15 @@ PROMPT = ("answer with digits", ".")
 
 @struct.dataclass
 class ArithmeticState:
-    """What was answered.
+    """State of the answers.
 
     Attributes:
         task: the task of the episode.
-        answer: int32, the right one.
-        given: int32, the last one that was given; -1 for none.
-        answered: bool, the last turn gave one.
-        attempts: int32, turns taken.
-        earned: float32, what all answers were worth.
+        answer: int32, right answer.
+        given: int32, last answer that was given; -1 for none.
+        answered: bool, whether the last turn gave an answer.
+        attempts: int32, number of turns taken.
+        earned: float32, total worth of the answers.
     """
 
     task: Task
@@ -59,41 +59,40 @@ def make_environment(
 ) -> Environment:
     """Makes arithmetic problems.
 
-    A formula reads `1 2 + 3 4 - 5 = ?`. A story reads `ann has 1 2 apples . bob gives ann 3 4 . ann gives bob 5 .
-    how many apples has ann ?`; its products are bags: `ann has 3 bags of 1 2 apples .` Products come first, their
-    second factor has one digit, and no intermediate result is negative. The action is the answer, most significant
-    digit first, without leading zeros. After a wrong one, the problem is repeated with "wrong ." at its end, and with
-    "nothing happens ." after what is no number, which uses up an attempt as well. `info["success"]` is set in the
-    step of the right answer, with which the episode ends. Without feedback, an episode has all of its attempts, every
-    one earns its own reward, and the problem is repeated with "wrong ?" whatever was answered.
+    A formula reads `1 2 + 3 4 - 5 = ?`. A story reads `ann has 1 2 apples . bob gives ann 3 4 . ann gives bob 5 . how
+    many apples has ann ?`; its products are bags: `ann has 3 bags of 1 2 apples .` Products come first, their second
+    factor has one digit, and no intermediate result is negative. The action is the answer, most significant digit
+    first, without leading zeros. After a wrong answer, the problem is repeated with "wrong ." at its end, and with
+    "nothing happens ." after an action that is not a number, which uses up an attempt as well. `info["success"]` is set
+    in the step of the right answer, with which the episode ends. Without feedback, an episode has all of its attempts,
+    every answer earns its own reward, and the problem is repeated with "wrong ?" whatever the answer was.
 
-    The expert's thought is the running result after each digit that it has worked in, most significant first:
-    `1 2 + 3 4` is `4 2 , 4 6 ,`, since 12 + 30 = 42 and 42 + 4 = 46; `1 2 * 3` is `3 0 , 3 6 ,`, by the digits of the
-    first factor.
+    The expert's thought is the running result after each further digit, most significant digit first: `1 2 + 3 4` is `4
+    2 , 4 6 ,`, since 12 + 30 = 42 and 42 + 4 = 46; `1 2 * 3` is `3 0 , 3 6 ,`, by the digits of the first factor.
 
-    Held-out tasks are problems that training never shows in any wording or order: 3 + 4 and 4 + 3 are one.
+    Held-out tasks are problems that training never shows in any wording or order: 3 + 4 and 4 + 3 count as one.
 
     The task is `{"numbers": int32 [T], "operations": int32 [T - 1]` (both -1 where there are fewer)`, "people":
     int32 [2], "object", "level": int32, "story": bool}`.
 
     Args:
-        num_digits: most digits of a number, one per level.
-        num_terms: numbers of a problem, one per level, at least 2.
-        operations: of "+", "-" and "*", equally likely; or one such list per level.
-        story_fraction: of the problems are stories.
-        num_attempts: answers before the episode ends.
-        feedback: tells after an answer whether it was right; False asks for all attempts in any case.
-        expert_repeats: probability that the expert, asked again, gives the last answer again, right or wrong.
-        reward: "sparse" is 1 for the right answer; "dense" also gives the last wrong answer its share of right digits,
-            those that agree from the first on, divided by the length of the longer number.
-        **options: further ones of `make_text_world`, as `held_out_fraction`.
+        num_digits: maximum digits of a number, one per level.
+        num_terms: number of terms of a problem, one per level, at least 2.
+        operations: some of "+", "-" and "*", equally likely; or one such list per level.
+        story_fraction: fraction of the problems that are stories.
+        num_attempts: number of answers before the episode ends.
+        feedback: whether an answer is followed by a message if it was wrong; False: all attempts are used in any case.
+        expert_repeats: probability that the expert, if asked again, repeats the last answer, right or wrong.
+        reward: "sparse" is 1 for the right answer; "dense" also pays for the last wrong answer its share of right
+            digits, the number of leading digits that agree, divided by the length of the longer number.
+        **options: further arguments of `make_text_world`, such as `held_out_fraction`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: levels of different lengths or of too few terms, answers of more than five digits, unknown
-            operations or rewards, a fraction or probability outside of [0, 1], or no attempt.
+        ValueError: levels have different lengths or too few terms, answers have more than five digits, operations or
+            rewards are unknown, a fraction or probability is outside of [0, 1], or there is no attempt.
     """
     num_digits, num_terms = tuple(num_digits), tuple(num_terms)
     of_level = _operations_of_levels(operations, len(num_digits))
@@ -170,7 +169,7 @@ def make_environment(
 def _operations_of_levels(
     operations: Sequence[str] | Sequence[Sequence[str]], num_levels: int
 ) -> tuple[tuple[str, ...], ...]:
-    """Returns the operations of every level, in their order: the same ones where one list is given."""
+    """Returns the operations of every level, in order: the same ones if only one list is given."""
     if all(isinstance(name, str) for name in operations):
         return (tuple(operations),) * num_levels  # type: ignore[return-value]
     if len(operations) != num_levels or any(isinstance(names, str) for names in operations):
@@ -215,9 +214,9 @@ def max_answer_digits(num_digits: Sequence[int], num_terms: Sequence[int], opera
 
 
 def identify(task: Task) -> tuple[Array, Array]:
-    """Returns what makes a problem: level, wording, names and the order of what commutes do not count.
+    """Returns what identifies a problem, without level, wording, names, and the order of what commutes.
 
-    A problem is the product of two numbers, or none, and a set of numbers that are added or taken away.
+    A problem is the product of two numbers, or none, and a set of numbers that are added or subtracted.
     """
     numbers, operations = task["numbers"], task["operations"]
     product, absent = operations[0] == OPERATIONS.index(TIMES), jnp.int32(1 << 30)
@@ -229,12 +228,12 @@ def identify(task: Task) -> tuple[Array, Array]:
 
 
 def digit_share(given: Array, right: Array, size: int) -> Array:
-    """Computes the share of the digits of two numbers that agree, both from the first on; float32 `[]`.
+    """Computes the share of leading digits in which two numbers agree, float32 `[]`.
 
     Args:
         given: int32 `[]`, at least 0.
         right: int32 `[]`.
-        size: most digits.
+        size: maximum number of digits.
     """
     given, right = (number_words(number, np.arange(10, dtype=np.int32), size) for number in (given, right))
     agree = jnp.sum((given == right) & (right >= 0), dtype=jnp.float32)
@@ -244,7 +243,7 @@ def digit_share(given: Array, right: Array, size: int) -> Array:
 def running_results(task: Task, num_digits: int) -> Array:
     """Computes the result after each digit of each further number, most significant digit first.
 
-    In a product, the digits are those of the first factor. Terms that are not there repeat the result.
+    In a product, the digits are those of the first factor. Missing terms repeat the result.
 
     Returns int32 `[(T - 1) * D]` for numbers of at most D digits; the last one is the answer.
     """
@@ -269,11 +268,11 @@ def _make_sample(
     most_terms = max(num_terms)
     minus, times = OPERATIONS.index(MINUS), OPERATIONS.index(TIMES)
     at_first = [[OPERATIONS.index(name) for name in names] for names in operations]
-    # What a level without further terms draws is not used.
+    # Draws for further terms that a level does not have are not used.
     later = [[index for index in indices if index != times] or indices for indices in at_first]
 
     def choose(choices: Sequence[Sequence[int]], level: Array, drawn: Array) -> Array:
-        """Takes one of the choices of the level."""
+        """Selects one of the choices of the level."""
         counts = np.asarray(list(map(len, choices)), np.int32)
         padded = np.asarray([[*row, *[-1] * (counts.max() - len(row))] for row in choices], np.int32)
         return jnp.asarray(padded)[level, drawn % jnp.asarray(counts)[level]]
@@ -283,7 +282,7 @@ def _make_sample(
         largest = 10 ** jnp.asarray(num_digits, jnp.int32)[level] - 1
         uniform = jax.random.uniform(number_key, (most_terms,))
         drawn = jax.random.randint(operation_key, (most_terms - 1,), 0, 1 << 16)
-        # Zero is only drawn where nothing else can be taken away.
+        # Zero is only drawn if nothing else can be subtracted.
         total = 1 + jnp.floor(uniform[0] * largest).astype(jnp.int32)
         numbers, chosen = [total], []
         for term in range(1, most_terms):
@@ -313,8 +312,8 @@ def make_wording(
 ) -> tuple[Callable[[Task], Text], Callable[[Task], Text]]:
     """Makes the texts of a task: the problem, and the thought that solves it.
 
-    The thought has the running results without those of leading zeros. What differs by level and by whether there is a
-    product is a choice with a name, so that the room for the longest text is exact.
+    The thought has the running results without those of leading zeros. Parts that depend on the level or on whether
+    there is a product are named choices, so that the maximum length of texts is exact.
     """
     kinds = sorted(set(zip(num_digits, num_terms, strict=True)))
     kind_of = np.asarray([kinds.index(kind) for kind in zip(num_digits, num_terms, strict=True)], np.int32)
@@ -322,14 +321,14 @@ def make_wording(
     signs = any(symbols)
 
     def of_level(task: Task, say: Callable[[int, int], Text]) -> Text:
-        """Describes what `(digits, terms)` says at the level of a task."""
+        """Makes the text of `(digits, terms)` at the level of a task."""
         return cases(jnp.asarray(kind_of)[task["level"]], *(say(*kind) for kind in kinds), name="level")
 
     def is_product(task: Task) -> Array:
         return task["operations"][0] == OPERATIONS.index(TIMES)
 
     def by_product(task: Task, product: Text | None, plain: Text | None) -> Text:
-        """Writes one of two texts, or the only one that the operations allow."""
+        """Selects one of two texts, or returns the only one that the operations allow."""
         if not signs or TIMES not in operations:
             return text(product if TIMES in operations else plain)
         return when(is_product(task), product, plain, name="product")

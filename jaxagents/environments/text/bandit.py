@@ -1,4 +1,4 @@
-"""A bandit whose arms have names: what a name is worth has to be learnt, or found out by pulling."""
+"""A bandit whose arms have names: the value of a name has to be learned, or found out by pulling."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,15 +30,15 @@ POINTS = 10
 
 @struct.dataclass
 class BanditState:
-    """What was pulled.
+    """State of the pulls.
 
     Attributes:
         task: the task of the episode.
-        arm: int32, index in `NAMES` of the arm pulled last; -1 before the first pull.
-        points: int32, what it paid.
-        total: int32, what all pulls paid.
-        pulled: bool, the last turn was a pull.
-        turn: int32, turns taken, also those without a pull.
+        arm: int32, index in `NAMES` of the arm that was pulled last; -1 before the first pull.
+        points: int32, points of the last pull.
+        total: int32, points of all pulls.
+        pulled: bool, whether the last turn was a pull.
+        turn: int32, number of turns taken, including those without a pull.
     """
 
     task: Task
@@ -64,37 +64,37 @@ def make_environment(
 ) -> Environment:
     """Makes a bandit with named arms.
 
-    Sixteen names have qualities, mean payoffs from 0.1 to 0.9, that never change and are nowhere written down. A task
-    shows some of the names in some order; the action is one of them. Held-out tasks are ordered lists of names that
-    training never shows, so they are solved by whoever learnt the qualities of single names from other lists. With
-    `informative_names=False`, every task deals the qualities anew, and with several pulls the best arm can only be
-    found by trying: the task for memory.
+    Sixteen names have qualities, mean payoffs from 0.1 to 0.9, that never change and are never shown. A task shows some
+    of the names in some order; the action is one of them. Held-out tasks are ordered lists of names that training never
+    shows, so they are solved by a policy that has learned the qualities of single names from other lists. With
+    `informative_names=False`, every task assigns the qualities anew, and with several pulls the best arm can only be
+    found by trying: this is the task for memory.
 
-    The observation is `arms <names> .`, then the result of the last pull: `<name> pays <digits> .`, or
-    "nothing happens ." where the action was not one of the names. Such a turn counts as a pull. `info["success"]` is
-    set in the last turn of an episode if it pulled the best arm. `action_mask` allows the arms of the task.
+    The observation is `arms <names> .`, then the result of the last pull: `<name> pays <digits> .`, or "nothing happens
+    ." if the action was not one of the names. Such a turn counts as a pull. `info["success"]` is set in the last turn
+    of an episode if it pulled the best arm. `action_mask` allows the arms of the task.
 
-    The task is `{"names", "ranks": int32 [N] with -1 for no arm, "level": int32}`; the rank counts from the worst.
+    The task is `{"names", "ranks": int32 [N] with -1 for no arm, "level": int32}`; rank 0 is the worst.
 
     Args:
-        num_arms: arms, one per level, from 2 to 16.
-        min_gaps: least difference of the means of the best and the second arm, one per level.
-        num_pulls: turns of an episode.
-        distribution: "gaussian" pays the mean plus noise, rounded to points and clipped to 0 .. 10 points;
-            "bernoulli" pays 10 points with the probability of the mean, else none: a risky arm.
-        noise: standard deviation of the former.
+        num_arms: number of arms, one per level, from 2 to 16.
+        min_gaps: minimum difference of the means of the best and the second arm, one per level.
+        num_pulls: number of turns of an episode.
+        distribution: "gaussian" pays the mean plus noise, rounded to points and clipped to 0 .. 10 points; "bernoulli"
+            pays 10 points with the probability of the mean, else none: a risky arm.
+        noise: standard deviation of the Gaussian noise.
         informative_names: whether a name has the same quality in all tasks.
-        names_seed: which name has which quality.
+        names_seed: seed that assigns qualities to names.
         reward: "dense" is the payoff of every pull, in units of 10 points; "sparse" is 1 with success and else 0.
-        held_out_fraction: of the tasks.
-        **options: further ones of `make_text_world`.
+        held_out_fraction: fraction of the tasks that are held out.
+        **options: further arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of arms or gaps that no names have, no pull, negative noise, an unknown distribution or
-            reward.
+        ValueError: no names fit the numbers of arms or gaps, there is no pull, the noise is negative, or the
+            distribution or reward is unknown.
 
     References:
         Wang et al. (2025), RAGEN, section 3.1, where two names stand for a safe and a risky arm.
@@ -129,7 +129,7 @@ def make_environment(
         max_steps=num_pulls,
         num_levels=len(num_arms),
         sample=_make_sample(num_arms, min_gaps, names_seed if informative_names else None),
-        # As long as the arms of the hardest level; a list of arms is the same in all of them.
+        # As long as the list of arms of the hardest level; other lists have the same form.
         identity=lambda task: (task["names"], task["ranks"]),
         start=start,
         situation=lambda state: (state.arm, state.points),
@@ -150,12 +150,12 @@ def make_environment(
 
 
 def rank_of(state: BanditState) -> Array:
-    """Returns the rank of the arm that was pulled last, int32 `[]`; 0 before."""
+    """Returns the rank of the arm that was pulled last, int32 `[]`; 0 before the first pull."""
     return jnp.max(jnp.where(state.task["names"] == state.arm, state.task["ranks"], 0))
 
 
 def tell(state: BanditState, seat: Array) -> Text:
-    """Describes the arms, and what the last turn brought."""
+    """Describes the arms, and the result of the last turn."""
     points = pick([tuple(str(number)) for number in range(POINTS + 1)], state.points)
     outcome = text(pick(NAMES, state.arm), "pays", points, ".")
     return text("arms", pick(NAMES, state.task["names"]), ".", when(state.pulled, outcome, refusal()))
@@ -187,7 +187,7 @@ def _rank_gap(gap: float) -> int:
 
 
 def best_weights(num_arms: int, gap: float) -> np.ndarray:
-    """Counts the sets of arms that each rank is the best of, by at least the gap; float `[16]`, on the host."""
+    """Counts the sets of arms in which each rank is the best by at least the gap; float `[16]`, on the host."""
     room = np.arange(len(NAMES)) - _rank_gap(gap) + 1
     return np.asarray([float(math.comb(max(below, 0), num_arms - 1)) for below in room.tolist()])
 
@@ -218,10 +218,10 @@ def _make_sample(
 
 
 def render(state: BanditState) -> str:
-    """Writes the arms with their mean payoffs, and what was pulled last.
+    """Writes the arms with their mean payoffs, and marks the last pull.
 
     Args:
-        state: of one instance, on the host.
+        state: state of one instance, on the host.
 
     Returns:
         One line per arm, `>` before the one that was pulled last.

@@ -1,4 +1,4 @@
-"""Bargaining in words: two seats offer each other a share of a pie, which shrinks with every refusal."""
+"""Bargaining in words: two seats offer each other shares of a pie, which shrinks with every refusal."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ACCEPT, REFUSE, KEEP = range(3)
 
 @struct.dataclass
 class BargainState:
-    """A bargain: refusals so far, what the offer on the table keeps (-1 for none), and whether one was accepted."""
+    """A bargain: number of refusals so far, what the last offer keeps (-1: no offer), and whether one was accepted."""
 
     task: Task
     refused: Array
@@ -29,21 +29,22 @@ class BargainState:
 def make_environment(*, max_offers: int = 4, **options: Any) -> Environment:
     """Makes a game of alternating offers.
 
-    Who offers sees `pie 9 less 2 offers 3` and says `keep 6`, so that the other one would get 3; who answers sees `pie
-    9 less 2 offers 3 they keep 6` and says `accept` or `refuse`. With each refusal the pie loses what `less` says, and
-    who refused offers next; after the last refusal nobody gets anything. Payoffs are shares of the first pie. Player 0
-    offers first. The expert plays the subgame-perfect equilibrium: it offers what the other one could wait for, and
-    takes no less; it also answers best to any offer.
+    The seat that offers sees `pie 9 less 2 offers 3` and says `keep 6`, so that the other one would get 3; the seat
+    that answers sees `pie 9 less 2 offers 3 they keep 6` and says `accept` or `refuse`. With each refusal, the pie
+    loses the amount after `less`, and the seat that refused makes the next offer; after the last refusal nobody gets
+    anything. Payoffs are shares of the first pie. Player 0 makes the first offer. The expert plays the subgame-perfect
+    equilibrium: it offers what the other seat would gain by waiting, and accepts no less; it also answers any other
+    offer optimally.
 
     Args:
-        max_offers: of a task, 1 to 9; tasks have from one to so many.
-        **options: of `make_text_world`.
+        max_offers: maximum offers of a task, 1 to 9; tasks have from one up to this number.
+        **options: arguments of `make_text_world`.
 
     Returns:
-        The environment of two seats, whose tasks are pies, what they lose, and numbers of offers.
+        The environment with two seats, whose tasks are pies, their losses, and numbers of offers.
 
     Raises:
-        ValueError: a number of offers that is not there.
+        ValueError: the number of offers is out of its range.
 
     References:
         Rubinstein (1982), Perfect Equilibrium in a Bargaining Model; Stahl (1972) for finitely many offers.
@@ -80,7 +81,7 @@ def make_environment(*, max_offers: int = 4, **options: Any) -> Environment:
 
     def status(state: BargainState) -> Status:
         over = state.accepted | (state.refused >= state.task["offers"])
-        # Who offered has as many refusals behind them as there were.
+        # The seat that offered has half of the refusals.
         mine = jnp.where(state.accepted, state.kept, 0)
         other = jnp.where(state.accepted, pie(state.task, state.refused) - state.kept, 0)
         payoff = jnp.where(state.refused % 2 == jnp.arange(2), mine, other) / state.task["pie"]
@@ -88,7 +89,7 @@ def make_environment(*, max_offers: int = 4, **options: Any) -> Environment:
         return Status(success=over, over=over, payoff=payoff.astype(jnp.float32), parts=parts)
 
     def expert(key: Array, state: BargainState) -> tuple[Array, Array, Text]:
-        wait = worth(state.task, state.refused + 1, max_offers)  # Of who answers, if they refuse.
+        wait = worth(state.task, state.refused + 1, max_offers)  # For the seat that answers, if it refuses.
         answers, left = state.kept >= 0, pie(state.task, state.refused)
         verb = jnp.where(answers, jnp.where(left - state.kept >= wait, ACCEPT, REFUSE), KEEP)
         args = jnp.where(answers, grammar.args(), grammar.args(left - wait))
@@ -112,12 +113,12 @@ def make_environment(*, max_offers: int = 4, **options: Any) -> Environment:
 
 
 def pie(task: Task, refused: Array | int) -> Array:
-    """Returns what there is after so many refusals, int32 `[]`."""
+    """Returns the size of the pie after some refusals, int32 `[]`."""
     return jnp.maximum(task["pie"] - refused * task["less"], 0)
 
 
 def worth(task: Task, refused: Array, max_offers: int) -> Array:
-    """Computes what the next offer is worth to who makes it: `v_k = pie_k - v_{k + 1}`, 0 after the last offer."""
+    """Computes the worth of the next offer to its seat: `v_k = pie_k - v_{k + 1}`, 0 after the last offer."""
     value = jnp.zeros((), jnp.int32)
     for later in reversed(range(max_offers + 1)):
         value = jnp.where((later >= refused) & (later < task["offers"]), pie(task, later) - value, value)
@@ -125,7 +126,7 @@ def worth(task: Task, refused: Array, max_offers: int) -> Array:
 
 
 def tell(state: BargainState, seat: Array) -> Text:
-    """Describes the pie, what it loses, the offers that are left, and the one on the table."""
+    """Describes the pie, its loss, the remaining offers, and the last offer."""
     del seat
     task = state.task
     left = jnp.maximum(task["offers"] - state.refused, 0)

@@ -1,4 +1,4 @@
-"""Short messages on request: their points are stated, what the reader prefers is not; every point is graded."""
+"""Short messages on request: the required points are stated, the reader's preferences are not; all are graded."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +30,7 @@ SLACK = 2
 
 @struct.dataclass
 class BriefState:
-    """What was written: words of the last message, int32 `[L]`, -1 after it; and attempts so far, int32."""
+    """Words of the last message, int32 `[L]`, -1 after its end; and number of attempts so far, int32."""
 
     task: Task
     draft: Array
@@ -47,24 +47,24 @@ def make_environment(
 ) -> Environment:
     """Makes a world of short messages.
 
-    The observation reads `write boss about price plan first plan within 5 words`; a message that has all of it is `dear
-    plan price regards`. Six points are graded, each from 0 to 1, in `info["metrics"]`: `covers`, the share of the
-    topics that are there; `order`, that the one asked for is the first topic; `length`; `opening` and `closing`, which
-    the reader expects and nobody tells; and `plain`, no word twice, no other topic and no hedge. `score` is their mean,
-    success is all of them.
+    The observation reads `write boss about price plan first plan within 5 words`; a message that meets all of it is
+    `dear plan price regards`. Six points are graded, each from 0 to 1, in `info["metrics"]`: `covers`, the share of the
+    topics that the message has; `order`, whether the requested topic comes first; `length`; `opening` and `closing`,
+    which the reader expects without saying so; and `plain`, no repeated word, no other topic and no hedge. `score` is
+    their mean, success means all of them.
 
     Args:
-        num_topics: that are asked for, one per level, from 1 to 6.
-        num_attempts: messages of an episode; with several, the last one is shown with what the user says of it.
-        feedback: "none"; "score", how many points are met in full; or "edit", the message as the user would send it.
-        told: whether the observation says what the reader expects.
-        **options: of `make_text_world`.
+        num_topics: number of requested topics, one per level, from 1 to 6.
+        num_attempts: number of messages of an episode; with several, the last one is shown with the user's feedback.
+        feedback: "none"; "score": how many points are met in full; or "edit": the message as the user would send it.
+        told: whether the observation states what the reader expects.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of topics, feedback or attempts that are not there.
+        ValueError: numbers of topics, feedback or attempts are invalid.
 
     References:
         Gao et al. (2024), Aligning LLM Agents by Learning Latent Preference from User Edits, section 3.
@@ -99,7 +99,7 @@ def make_environment(
 
 
 def sample(num_topics: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws a reader, topics as bool `[8]`, which of them is the first, and how many words there may be."""
+    """Draws a reader, topics as bool `[8]`, which of them comes first, and the maximum number of words."""
     reader_key, topic_key, first_key, room_key = jax.random.split(key, 4)
     count = jnp.asarray(num_topics, jnp.int32)[level]
     topics = jax.random.permutation(topic_key, jnp.arange(len(TOPICS)) < count)
@@ -113,7 +113,7 @@ def sample(num_topics: tuple[int, ...], key: Array, level: Array) -> Task:
 
 
 def wanted(task: Task, length: int) -> Array:
-    """Returns a message that has everything, int32 `[length]`, -1 after its last word."""
+    """Returns a message that meets all points, int32 `[length]`, -1 after its last word."""
     reader, first, places = task["reader"], task["first"], np.arange(len(TOPICS))
     others = jnp.where(task["topics"] & (places != first), places, -1)
     row = jnp.concatenate([jnp.stack([OPENING + reader, first]), others, (CLOSING + reader)[None]])
@@ -121,7 +121,7 @@ def wanted(task: Task, length: int) -> Array:
 
 
 def grade(state: BriefState) -> dict[str, Array]:
-    """Grades the last message, float32 `[]` by point; nothing at all has no points."""
+    """Grades the last message, float32 `[]` by point; an empty message scores no points."""
     task, draft = state.task, state.draft
     counts = jnp.sum(draft[:, None] == np.arange(len(WORDS))[None], axis=0)
     count, topics = jnp.sum(draft >= 0), counts[:OPENING] > 0
@@ -138,7 +138,7 @@ def grade(state: BriefState) -> dict[str, Array]:
 
 
 def tell(state: BriefState, seat: Array, *, feedback: str | None, told: bool) -> Text:
-    """Describes the request, and what became of the last message."""
+    """Describes the request, and the feedback on the last message."""
     task, met = state.task, sum(value == 1.0 for value in grade(state).values())
     asked = text("write", pick(READERS, task["reader"]), "about", each(TOPICS, task["topics"], most=6))
     expects = text("say", pick(OPENINGS, task["reader"]), "and", pick(CLOSINGS, task["reader"])) if told else None

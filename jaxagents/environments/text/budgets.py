@@ -1,4 +1,4 @@
-"""Budgets of turns that are drawn with the task and shown (DoctorAgent-RL, Feng et al., 2025)."""
+"""Turn budgets that are drawn with the task and shown (DoctorAgent-RL, Feng et al., 2025)."""
 
 from dataclasses import replace
 
@@ -13,21 +13,22 @@ from jaxagents.types import Array, State, Task
 
 
 def with_turn_budget(world: World, *, fewest: int = 2, most: int | None = None) -> World:
-    """Draws how many turns an episode has, and says so: `turn 3 of 8 <observation>`.
+    """Draws the number of turns of an episode, and shows it: `turn 3 of 8 <observation>`.
 
     The task is `{"inner": task, "budget": int32, "level": int32}`; the budget is uniform from `fewest` to `most`. An
-    episode is cut after it. The part `overtime` says that all turns are taken and the episode has not come to its end.
+    episode is truncated after it. The part `overtime` says that all turns are used and the episode has not ended by
+    itself.
 
     Args:
-        world: rules of one seat.
-        fewest: turns of a budget.
-        most: turns of a budget; None takes those of the world.
+        world: rules with one seat.
+        fewest: minimum turns of a budget.
+        most: maximum turns of a budget; None: the limit of the world.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: several seats, or budgets that the world does not have.
+        ValueError: the world has several seats, or the budgets do not fit its limit.
 
     References:
         Feng et al. (2025), "DoctorAgent-RL: A Multi-Agent Collaborative Reinforcement Learning System for Multi-Turn

@@ -1,4 +1,4 @@
-"""Makes text worlds of their rules: words, budgets, splits, limits, garbage, forfeits, rewards."""
+"""Makes text worlds from rules: words, budgets, splits, limits, invalid actions, forfeits, rewards."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -50,25 +50,25 @@ def make_text_world(
 
     An action that is not understood or not allowed changes nothing, takes a turn, is answered by "nothing happens ."
     and sets `info["valid"]` to False. A step after the end is a no-op. The word table has the words of the grammar
-    first, then those of observations, prompts and thoughts in the order of their mention.
+    first, then those of observations, prompts and thoughts in order of appearance.
 
     Args:
-        world: the rules.
-        reward: "sparse" is 1 in the step that ends an episode with success; "dense" is what the step adds to the
-            progress. Where the rules give payoffs, the reward is what the step adds to them.
-        step_penalty: subtracted from the reward of every step.
-        illegal: "no_op" asks again; "forfeit" ends the episode with the payoffs of a forfeit. In games of several
-            seats with "no_op", the seat of the last illegal action forfeits when the limit of turns is reached.
-        forfeit_payoff: reward of who forfeits, and of each of the others.
-        held_out_fraction: of the tasks.
-        wrappers: change the rules, one after the other, under any names; None changes nothing, also as one of them.
+        world: rules of the world.
+        reward: "sparse" is 1 in the step that ends an episode with success; "dense" is the increase of the progress. If
+            the rules give payoffs, the reward is their increase.
+        step_penalty: penalty subtracted from the reward of every step.
+        illegal: "no_op" asks again; "forfeit" ends the episode with the payoffs of a forfeit. In games with several
+            seats and "no_op", the seat of the last illegal action forfeits when the limit of turns is reached.
+        forfeit_payoff: reward of the seat that forfeits, and of each other seat.
+        held_out_fraction: fraction of the tasks that are held out.
+        wrappers: functions that change the rules, applied in order, under any names; None changes nothing.
 
     Returns:
         The environment, with a text interface.
 
     Raises:
-        ValueError: unknown options; dense rewards without progress; several seats without payoffs; words that run
-            together; functions of the world that do not fit together, with what they gave.
+        ValueError: options are unknown; rewards are dense without progress; there are several seats without payoffs;
+            words are ambiguous when joined; or functions of the world do not fit together, with what they returned.
     """
     world = reduce(lambda rules, wrap: wrap(rules), filter(None, (wrappers or {}).values()), world)
     shapes = trace_world(world)
@@ -112,7 +112,7 @@ def make_text_world(
         seat = seat_of(world, state)
         inner, pending = play_turn(world, key, state, verb, args, valid)
         running = ~(state.terminated | state.truncated)
-        inner = select(running, inner, state.inner)  # Before the status, which is then that of both.
+        inner = select(running, inner, state.inner)  # Before the status, which then belongs to both.
         status = world.status(inner)
         following = state.replace(
             inner=inner,
@@ -159,7 +159,7 @@ def make_text_world(
 
 
 def identity_hash(world: World) -> Callable[[Task], Array]:
-    """Returns `(task) -> uint32 []`, by which tasks are split."""
+    """Returns `(task) -> uint32 []`, the hash by which tasks are split."""
     return lambda task: hash_integers(*_identity(world, task))
 
 

@@ -1,4 +1,4 @@
-"""Rewards of calls: every action is graded beside what the expert would have done."""
+"""Rewards for calls: every action is graded by comparison with the expert's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,20 +22,21 @@ def with_call_grades(
     average: bool = True,
     exists: Callable[[State, Call], Array] | None = None,
 ) -> World:
-    """Makes grades of actions the progress of a world, which `reward=dense` pays as it grows.
+    """Makes grades of actions the progress of a world; `reward=dense` pays its increase.
 
     Args:
-        world: rules of one seat.
-        grade: of an action, beside the expert's in the same state.
-        average: progress is the mean grade of the turns, so that an episode earns that; False adds grades up, and a
-            turn earns its own.
-        exists: `(state, call) -> bool []`, whether there is such a tool; others count as not read. None takes all.
+        world: rules with one seat.
+        grade: grade of an action, compared with the expert's in the same state.
+        average: whether progress is the mean grade of the turns, which is then the return of an episode; False:
+            progress is the sum of the grades, and each turn earns its own.
+        exists: `(state, call) -> bool []`, whether there is such a tool; other calls count as not understood. None: all
+            exist.
 
     Returns:
         The rules with this progress, and without payoffs; the part `grade` is the mean.
 
     Raises:
-        ValueError: several seats.
+        ValueError: the world has several seats.
     """
     if world.num_seats > 1:
         raise ValueError(f"`world` must have one seat to be graded, got {world.num_seats} in {world.name!r}.")

@@ -1,4 +1,4 @@
-"""Things with weights in a household: what one is too weak for takes a trolley, or a second one who lifts along."""
+"""Things with weights in a household: things that are too heavy need a trolley, or a second seat that lifts, too."""
 
 from functools import partial
 from typing import Any
@@ -26,8 +26,12 @@ GO, TAKE, LIFT, PUT, WAIT = range(5)
 
 @struct.dataclass
 class CarryingState:
-    """Where seats are, int32 `[P]`, and things, int32 `[5]`, -1 for what is not there; who holds things, int32 `[5]`,
-    -1 for nobody and P for both; what seats are about to lift, int32 `[P]`, -1 for nothing; and the seat that acts."""
+    """Positions and holders.
+
+    Positions of seats are int32 `[P]`, and of things int32 `[5]`, -1 for missing things; holders of things are int32
+    `[5]`, -1: nobody, P: both seats. It also has what seats are about to lift, int32 `[P]`, -1: nothing; and the seat
+    that acts.
+    """
 
     task: Task
     at: Array
@@ -41,26 +45,26 @@ def make_environment(num_seats: int = 1, *, full: bool = False, max_turns: int =
     """Makes a household of things that have weights.
 
     The goal names a thing and a place, `bring box to bed`, or asks for the `heavier` one of two. One seat carries a
-    weight of 4, and whatever there is with the trolley in its hand. With two seats, who take turns, a thing that is too
-    heavy is lifted by both: `lift box`, one after the other where it stands; then both go where one of them goes. `put`
-    puts down what is held. A seat sees what is at its place: `bring box to bed you desk hold trolley see box 7`, and
-    then where the other one is. The episode ends when the thing stands where it belongs, which pays all seats 1.
+    weight of 4, or with the trolley in its hand any weight. With two seats, who take turns, a thing that is too heavy
+    is lifted by both: each says `lift box` at its place; then both move when one of them moves. `put` puts down what is
+    held. A seat sees what is at its place: `bring box to bed you desk hold trolley see box 7`, followed by the position
+    of the other seat. The episode ends when the thing is at its goal, which pays all seats 1.
 
-    Levels are kinds of tasks: 0 names a light thing, 1 asks for the heavier one of two light ones, 2 names one that
-    takes the trolley, 3 asks for it as the heavier one. With two seats and without a trolley, 4 names a heavy thing and
+    Levels are kinds of tasks: 0 names a light thing, 1 asks for the heavier one of two light things, 2 names one that
+    needs the trolley, 3 asks for it as the heavier one. With two seats and without a trolley, 4 names a heavy thing and
     says `together`, 5 does not say it, and 6 asks for the heavier one of two.
 
     Args:
-        num_seats: 1, with levels 0 to 3, or 2, with all seven.
-        full: whether everything is seen from everywhere.
-        max_turns: of each seat, at least 6.
-        **options: of `make_text_world`.
+        num_seats: number of seats: 1, with levels 0 to 3, or 2, with all seven.
+        full: whether everything is seen from every place.
+        max_turns: maximum turns of each seat, at least 6.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: other numbers of seats, or too few turns.
+        ValueError: the number of seats is another one, or there are too few turns.
 
     References:
         Wang et al. (2025), OmniEAR, section 3 (the seven kinds of tasks).
@@ -101,7 +105,7 @@ def make_environment(num_seats: int = 1, *, full: bool = False, max_turns: int =
 
 
 def sample(num_seats: int, key: Array, level: Array) -> Task:
-    """Draws two things with weights, of which the first is the one to bring, and where all are and belong."""
+    """Draws two things with weights, the first of which is to be brought, and the places of all and of the goal."""
     thing_key, light_key, heavy_key, goal_key, *place_keys = jax.random.split(key, 6)
     heavy, compare, roll = (jnp.any(level == jnp.asarray(levels)) for levels in (HEAVY, COMPARE, ROLL))
     thing, other = draw_distinct(thing_key, jnp.arange(len(THINGS)) < TROLLEY, 2)
@@ -119,7 +123,7 @@ def sample(num_seats: int, key: Array, level: Array) -> Task:
 
 
 def near(state: CarryingState, seat: Array) -> tuple[Array, Array]:
-    """Returns which things are at the place of a seat, and which in its hands, bool `[5]`."""
+    """Returns which things are at the place of a seat, and which are in its hands, bool `[5]`."""
     held = (state.holder == seat) | (state.holder == state.at.shape[0])
     return (state.where == state.at[seat]) & (state.holder < 0), held
 
@@ -145,7 +149,7 @@ def play(key: Array, state: CarryingState, verb: Array, args: Array) -> Carrying
 
 
 def allowed(state: CarryingState) -> tuple[Array, ...]:
-    """Returns what can be done, verb by verb: nobody holds two things but the trolley and another one."""
+    """Returns which actions are possible, verb by verb: nobody holds two things except the trolley and another one."""
     seat, (here, held) = state.seat, near(state, state.seat)
     pair, weight = state.at.shape[0] == 2, state.task["weight"]
     free, strong = ~jnp.any(held[:TROLLEY]), (weight <= STRENGTH) | held[TROLLEY]
@@ -155,7 +159,7 @@ def allowed(state: CarryingState) -> tuple[Array, ...]:
 
 
 def rules(state: CarryingState) -> list[tuple]:
-    """Lists what an expert does who knows everything; where one is enough, the second seat waits."""
+    """Lists the actions of an expert who knows everything; if one seat is enough, the second one waits."""
     seat, task, (_, held) = state.seat, state.task, near(state, state.seat)
     thing, at = task["thing"], state.at[seat]
     heavy, has_trolley = task["weight"][thing] > STRENGTH, state.where[TROLLEY] >= 0
@@ -172,7 +176,7 @@ def rules(state: CarryingState) -> list[tuple]:
 
 
 def tell(full: bool, state: CarryingState, seat: Array) -> Text:
-    """Describes the goal, where a seat is, what it holds, what it sees, and where the other one is."""
+    """Describes the goal, the seat's place, what it holds and sees, and the place of the other seat."""
     task, (here, held) = state.task, near(state, seat)
     seen = (state.where >= 0) & ~held if full else here
     things = []

@@ -1,4 +1,4 @@
-"""Checks of a text world that have to run it: that its tasks can be split, and that its expert solves them."""
+"""Checks that run a text world: that its tasks can be split, and that its expert solves them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,25 +13,26 @@ from jaxagents.environments.text.splits import SampleTask
 from jaxagents.environments.text.world import World
 from jaxagents.types import Array, Environment, State
 
-_HELD_OUT_FRACTION = 0.25  # Of the tasks of a world that is checked by playing it.
-_NUM_TASKS = 8  # Per level, of which an expert that is imitated has to solve one.
+_HELD_OUT_FRACTION = 0.25  # Held-out fraction for worlds that are checked by playing.
+_NUM_TASKS = 8  # Per level; an expert that is imitated must solve one of them.
 
 
 def require_playable(world: World, *, num_tasks: int = 64) -> Environment:
     """Checks a world by playing it, and makes its environment.
 
-    This compiles and runs the world, which takes seconds, and is for whoever writes one.
+    This compiles and runs the world, which takes seconds, and is for authors of worlds.
 
     Args:
-        world: the rules.
-        num_tasks: per level and side that the expert has to solve; sixteen times as many are drawn to be split.
+        world: rules of the world.
+        num_tasks: number of tasks per level and side that the expert must solve; 16 times as many are drawn for the
+            split.
 
     Returns:
-        The environment, of `make_text_world` with its defaults.
+        The environment of `make_text_world` with default arguments.
 
     Raises:
         ValueError: see `make_text_world`; a level has no tasks on one side; or the expert fails at a task, which in a
-            game is to end it by other than its rules.
+            game means that the game does not end by its rules.
     """
     require_split(world, _HELD_OUT_FRACTION, num_tasks=16 * num_tasks)
     environment = make_text_world(world, held_out_fraction=_HELD_OUT_FRACTION)
@@ -47,14 +48,14 @@ def require_playable(world: World, *, num_tasks: int = 64) -> Environment:
 
 
 def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 1024) -> None:
-    """Refuses a world of which a level has no tasks on one side of the split.
+    """Refuses a world in which a level has no tasks on one side of the split.
 
-    It cannot be found out inside of a compiled program, which would draw tasks for ever.
+    A compiled program could not detect this, and would draw tasks for ever.
 
     Args:
-        world: the rules.
-        held_out_fraction: of the tasks.
-        num_tasks: that are drawn at most per level, until there are some on both sides.
+        world: rules of the world.
+        held_out_fraction: fraction of the tasks that are held out.
+        num_tasks: maximum number of tasks that are drawn per level, until there are some on both sides.
 
     Raises:
         ValueError: all of these tasks are on one side.
@@ -68,13 +69,13 @@ def require_split(world: World, held_out_fraction: float, *, num_tasks: int = 10
 
 
 def require_expert(environment: Environment) -> None:
-    """Refuses a text world whose expert solves nothing, before a policy is trained on what it shows.
+    """Refuses a text world whose expert solves nothing, before a policy is trained on its demonstrations.
 
-    This compiles and plays the world, which takes a second or two. An expert that fails at some of its tasks only is
+    This compiles and plays the world, which takes a second or two. An expert that fails at only some of its tasks is
     found by `require_playable`, and by the row of the expert that `evaluate.py baselines=true` prints.
 
     Args:
-        environment: of `make_text_world`; any other one passes.
+        environment: environment of `make_text_world`; any other environment passes.
 
     Raises:
         ValueError: the expert solves none of the tasks of a level; in a game, it never ends one by its rules.
@@ -91,9 +92,9 @@ def require_expert(environment: Environment) -> None:
 
 
 def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> int | None:
-    """Returns a level whose tasks are all on one side; None without any."""
+    """Returns a level whose tasks are all on one side; None if there is none."""
     of_task = identity_hash(world)
-    # Rows of numpy: to take keys out of an array of them compiles a program of its own.
+    # Rows of numpy: indexing a key array would compile a separate program.
     keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num_tasks)))
 
     def draw_one(key: Array, level: Array) -> Array:
@@ -109,14 +110,14 @@ def _one_sided_level(world: World, held_out_fraction: float, num_tasks: int) -> 
 
 
 def _compiled(function: Callable[..., Any], *inputs: Array) -> Callable[..., Any]:
-    """Compiles what runs a few times only: with optimisations, it would take up to three times as long."""
+    """Compiles a function that runs only a few times; with optimisations, it would take up to three times as long."""
     program = jax.jit(function).lower(*inputs)
     on_cpu = jax.default_backend() == "cpu"
     return program.compile(compiler_options={"xla_backend_optimization_level": "0"} if on_cpu else None)
 
 
 def _solved(environment: Environment, sample: SampleTask, num_levels: int, num_tasks: int) -> np.ndarray:
-    """Returns which of so many tasks per level the expert solves, bool [levels, tasks]."""
+    """Returns which of the tasks of each level the expert solves, bool [levels, tasks]."""
     keys = jax.random.split(jax.random.key(0), num_levels * num_tasks)
     levels = jnp.arange(len(keys)) // num_tasks
     success = _compiled(jax.vmap(partial(_solve, environment, sample)), keys, levels)(keys, levels)

@@ -30,13 +30,13 @@ SHOWN = 3
 
 @struct.dataclass
 class CodeState:
-    """What was written.
+    """State of the answers.
 
     Attributes:
         task: the task of the episode.
-        program: int32 `[L]`, the last one, -1 after it; in the mode "predict", the answer and then -1s.
-        answered: bool, there was one.
-        turns: int32, attempts so far.
+        program: int32 `[L]`, last program, -1 after its end; in the mode "predict", the answer, followed by -1s.
+        answered: bool, whether there was an answer.
+        turns: int32, number of attempts so far.
     """
 
     task: Task
@@ -54,34 +54,35 @@ def make_environment(
 ) -> Environment:
     """Makes a world of programs.
 
-    A program works on a stack that begins with its input: `two mul dup add` is 4 x. Numbers are taken modulo 100; `sub`
-    takes the upper number from the one below it. It fails where a number is missing or the stack has more than four,
-    and returns the upper number. The observation shows three tests, `1 to 4 , 5 to 2 0 , 9 to 3 6 ,`, in the mode
-    "repair" after `fix dup mul dup add`, the program with one operation replaced. The action is a program; with several
-    attempts, `you said <program> passes 1` follows. In the mode "speed", the program that is shown, `speed dup one mul
-    add`, is right and two operations too long; success is to pass all tests with fewer. In the mode "predict" the
-    observation is `two mul of 7`, and the action a number. The thought of the expert is what lies on top after each
+    A program works on a stack that starts with its input: `two mul dup add` is 4 x. Numbers are taken modulo 100; `sub`
+    subtracts the top number from the one below it. It fails if a number is missing or the stack has more than four, and
+    returns the top number. The observation shows three tests, `1 to 4 , 5 to 2 0 , 9 to 3 6 ,`; in the mode "repair"
+    they follow `fix dup mul dup add`, the program with one operation replaced. The action is a program; with several
+    attempts, `you said <program> passes 1` follows. In the mode "speed", the shown program, `speed dup one mul add`, is
+    right and two operations too long; success is to pass all tests with fewer operations. In the mode "predict" the
+    observation is `two mul of 7`, and the action a number. The thought of the expert is the top number after each
     operation, for the first input. Held-out tasks have programs that no training task has.
 
     Success is to pass all six tests, of which three are hidden. `info["metrics"]` has `runs`, the share of them that
-    end without a failure, `tests` and `hidden_tests`, those that pass, and `short`, whether the program is not longer
-    than the one that the tests were made with.
+    end without a failure, `tests` and `hidden_tests`, the shares that pass, and `short`, whether the program is not
+    longer than the one from which the tests were made.
 
     Args:
-        lengths: of the programs that tests are made with, one per level, from 2 to 8. Answers may be two longer.
+        lengths: lengths of the programs from which tests are made, one per level, from 2 to 8. Answers may be two
+            longer.
         mode: "write", "repair", "speed" or "predict".
-        num_attempts: answers of an episode.
-        **options: of `make_text_world`.
+        num_attempts: number of answers of an episode.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: lengths, modes or attempts that are not there.
+        ValueError: lengths, mode or attempts are invalid.
 
     References:
         Austin et al. (2021), Program Synthesis with Large Language Models, section 2; Shypula et al. (2024), Learning
-            Performance-Improving Code Edits, section 2 (programs that are to be made faster).
+        Performance-Improving Code Edits, section 2 (programs that are to be made faster).
     """
     lengths = tuple(lengths)
     if not lengths or not 2 <= min(lengths) <= max(lengths) <= 8:
@@ -141,7 +142,7 @@ def _without_level(task: Task) -> Task:
 
 
 def pad(program: Array, length: int) -> Array:
-    """Adds -1s to a program, int32 `[length]`."""
+    """Pads a program with -1s, int32 `[length]`."""
     return jnp.pad(program, (0, length - len(program)), constant_values=-1)
 
 
@@ -150,10 +151,10 @@ def run(program: Array, value: Array) -> tuple[Array, Array, Array]:
 
     Args:
         program: int32 `[L]`, -1 after the last operation.
-        value: int32 `[]`, on the stack at first.
+        value: int32 `[]`, initial number on the stack.
 
     Returns:
-        The upper number after each operation, int32 `[L]`; that at the end, int32 `[]`; and whether nothing failed.
+        The top number after each operation, int32 `[L]`; that at the end, int32 `[]`; and whether nothing failed.
     """
     place = np.arange(DEPTH)
 
@@ -181,7 +182,7 @@ def sample(lengths: tuple[int, ...], key: Array, level: Array, *, mode: str) -> 
     drawn: list[Array] = []
     for number_done, operation_key in enumerate(keys):
         after, rest = depth + GROWS, length - number_done - 1
-        # One operation before the end there are two numbers; before that, few enough to be used up.
+        # Before the last operation there are two numbers; earlier, few enough to be used up.
         ends = jnp.where(rest == 0, after == 1, jnp.where(rest == 1, after == 2, after - 1 <= rest))
         operation = choose(operation_key, (depth >= NEEDS) & (after <= DEPTH) & ends)
         drawn.append(jnp.where(rest >= 0, operation, -1))
@@ -200,7 +201,7 @@ def sample(lengths: tuple[int, ...], key: Array, level: Array, *, mode: str) -> 
 
 
 def lengthen(program: Array, place_key: Array, pair_key: Array) -> Array:
-    """Puts two operations that change nothing somewhere into a program, int32 `[L]`, which has two more then."""
+    """Inserts two operations without effect somewhere into a program, int32 `[L]`, which has room for them."""
     place = np.arange(len(program) + 2)
     depth = 1 + jnp.cumsum(jnp.where(program >= 0, jnp.asarray(GROWS)[program], 0))
     depth = jnp.append(1, depth)  # Before each operation, and at the end.

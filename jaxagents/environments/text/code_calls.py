@@ -18,7 +18,7 @@ from jaxagents.types import Array, Environment, Task
 
 @struct.dataclass
 class CallsState:
-    """What was called, int32 `[C]`, -1 after the last call; whether the last call failed, bool; the answer, int32."""
+    """Calls, int32 `[C]`, -1 after the last one; whether the last call failed, bool; and the answer, int32."""
 
     task: Task
     called: Array
@@ -32,24 +32,24 @@ def make_environment(
     """Makes a world of calls.
 
     The observation reads `run two mul dup add`; `call two` is answered by the number on top of the stack of
-    `environments.text.code`, `top 2`, or by `error` where it would fail, which leaves the stack as it is. The input is
-    never shown. `answer 2 8` ends the episode, with success if it is what the program returns. Every other order of
-    calls may return something else. Held-out tasks have programs that no training task has.
+    `environments.text.code`, `top 2`, or by `error` if the call fails, which leaves the stack unchanged. The input is
+    never shown. `answer 2 8` ends the episode, with success if it is the result of the program. Other orders of calls
+    may give other results. Held-out tasks have programs that no training task has.
 
-    `info["metrics"]` has `calls`, `errors` (whether the last call failed) and `prefix`, the share of the program that
-    the calls begin with.
+    `info["metrics"]` has `calls`, `errors` (whether the last call failed) and `prefix`, the share of the program with
+    which the calls begin.
 
     Args:
-        lengths: of programs, one per level, from 2 to 8.
-        recall: the observation repeats the calls, for contexts of few turns.
-        spare_calls: that may be made beyond the length of the longest program.
-        **options: of `make_text_world`.
+        lengths: lengths of programs, one per level, from 2 to 8.
+        recall: whether the observation repeats the calls, for contexts of few turns.
+        spare_calls: number of calls allowed beyond the length of the longest program.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: lengths or calls that are not there.
+        ValueError: lengths or calls are invalid.
 
     References:
         Du et al. (2025), CodeGym (programs as environments of tools).
@@ -115,7 +115,7 @@ def status(state: CallsState) -> Status:
 
 
 def tell(recall: bool, state: CallsState, seat: Array) -> Text:
-    """Describes the program, the calls, and what the last one returned."""
+    """Describes the program, the calls, and the result of the last call."""
     del seat
     calls = jnp.sum(state.called >= 0)
     _, top, _ = code.run(state.called, state.task["inputs"][0])

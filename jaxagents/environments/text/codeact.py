@@ -1,4 +1,4 @@
-"""CodeAct (Wang et al., 2024): one action runs several calls, each on what the one before returned."""
+"""CodeAct (Wang et al., 2024): one action runs several calls, each on the result of the previous one."""
 
 from dataclasses import replace
 
@@ -16,19 +16,19 @@ from jaxagents.types import Array, State
 def with_programs(world: World, *, max_calls: int = 4) -> World:
     """Adds actions that run several calls: `run open push with order elm day friday` beside `call open order elm`.
 
-    The first tool is called with the first pair, every other one with what the one before returned; tools that take a
-    day get the second pair, too. A program stops at an error, which is reported, and where an act ends the episode.
-    What it looked up stays known.
+    The first tool is called with the first pair, every other tool with the previous result; tools that take a day also
+    get the second pair. A program stops at an error, which is reported, and at an act that ends the episode. The values
+    that it looked up stay known.
 
     Args:
         world: `tools`; skins and other wrappers go around this one.
-        max_calls: most calls of a program.
+        max_calls: maximum calls of a program.
 
     Returns:
-        The rules. The expert runs a program wherever more than one call is left; distances are not known any more.
+        The rules, without distances. The expert runs a program whenever more than one call is left.
 
     Raises:
-        ValueError: another world, or fewer than two calls.
+        ValueError: the world is another one, or there are fewer than two calls.
 
     References:
         Wang et al. (2024), "Executable Code Actions Elicit Better LLM Agents", section 2.

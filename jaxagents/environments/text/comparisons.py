@@ -1,4 +1,4 @@
-"""Agentic Critical Training (2026): which of two actions is the expert's is asked before acting is learned."""
+"""Agentic Critical Training (2026): before a policy learns to act, it is asked which of two actions is the expert's."""
 
 from dataclasses import replace
 
@@ -15,29 +15,29 @@ from jaxagents.environments.text.wrapping import with_inner_state, with_inner_ta
 from jaxagents.types import Array, State, Task
 
 ANSWERS = ("first", "second")
-_NUM_DRAWS = 8  # Of which the first that is not the expert's action is the other one.
+_NUM_DRAWS = 8  # The first one that differs from the expert's action is used.
 
 
 def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, guesses: bool = False) -> World:
-    """Makes some tasks a question: which of two actions is the expert's, in a state that it comes through?
+    """Turns some tasks into a question: which of two actions is the expert's, in a state on its path?
 
-    The observation reads `first <action> second <action> <observation>`, one of them is the expert's and the other an
-    admissible one drawn at random, in either order. The answer, `take first` or `take second`, ends the episode; it is
-    a success where it is the expert's action. Held-out tasks are never questions.
+    The observation reads `first <action> second <action> <observation>`; one of them is the expert's and the other an
+    admissible action drawn at random, in random order. The answer, `take first` or `take second`, ends the episode; it
+    is a success if it is the expert's action. Held-out tasks are never questions.
 
     The task is `{"inner": task, "asks": bool, "ahead": int32, "level": int32}`.
 
     Args:
-        world: rules of one seat.
-        share: of the tasks that are questions, in [0, 1].
-        num_steps: the expert goes up to so many steps before the question, drawn evenly.
-        guesses: the expert answers questions at random, to show how they are answered and not what is right.
+        world: rules with one seat.
+        share: share of the tasks that are questions, in [0, 1].
+        num_steps: maximum steps of the expert before the question, drawn uniformly.
+        guesses: whether the expert answers questions at random, to demonstrate the format and not the answers.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: several seats, or a share that is none.
+        ValueError: the world has several seats, or the share is not in [0, 1].
 
     References:
         "Agentic Critical Training" (2026): the choice between an expert's action and an alternative as a verifiable
@@ -59,7 +59,7 @@ def with_comparisons(world: World, *, share: float = 0.5, num_steps: int = 4, gu
         keys = jax.random.split(draw_key, _NUM_DRAWS)
         drawn = jax.vmap(lambda key: own.render(*own.draw(key, choose(key, allowed))))(keys)
         differs = jnp.any(drawn != right[None], axis=1)
-        other, asks = drawn[jnp.argmax(differs)], task["asks"] & jnp.any(differs)  # Without another there is no choice.
+        other, asks = drawn[jnp.argmax(differs)], task["asks"] & jnp.any(differs)  # No question without an alternative.
         side = jax.random.bernoulli(side_key).astype(jnp.int32)
         offered = jnp.where(side == 0, jnp.stack([right, other]), jnp.stack([other, right]))
         return {"inner": inner, "asks": asks, "offered": offered, "right": side, "answer": jnp.int32(-1)}

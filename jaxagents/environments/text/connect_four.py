@@ -22,7 +22,7 @@ MOVES = tuple(f"column {column + 1}" for column in range(COLUMNS))
 
 
 def _lines() -> np.ndarray:
-    """Returns the cells of the 69 places for four in a row, int32 `[69, 4]`."""
+    """Returns the cells of the 69 possible lines of four, int32 `[69, 4]`."""
     lines = []
     for row in range(ROWS):
         for column in range(COLUMNS):
@@ -42,8 +42,8 @@ class ConnectFourState:
 
     Attributes:
         board: int32 `[42]`, row by row from the top: 0 empty, 1 player 0 (X), 2 player 1 (O).
-        count: int32, moves so far.
-        won: bool, the last move made four in a row.
+        count: int32, number of moves so far.
+        won: bool, whether the last move made four in a row.
     """
 
     board: Array
@@ -54,20 +54,20 @@ class ConnectFourState:
 def make_environment(*, depth: int = 3, **options: Any) -> Environment:
     """Makes Connect Four: 1 for four in a row, -1 for the other player, 0 for a draw.
 
-    The observation is "you are player 0 , X to move ,", and the rows of the board from the top with "/" between them;
-    the action is "column 1" (left) to "column 7". The expert draws among the moves that are best in a minimax of some
-    moves ahead.
+    The observation is "you are player 0 , X to move ,", followed by the rows of the board from the top with "/" between
+    them; the action is "column 1" (left) to "column 7". The expert draws among the best moves of a minimax search of
+    limited depth.
 
     Args:
-        depth: moves that the expert looks ahead, 1 to 5: 1 sees its own wins, 2 blocks those of the other, 3 sees
-            forks; the time of a move grows by 7 with each.
-        **options: of `make_text_game`.
+        depth: number of moves that the expert looks ahead, 1 to 5: with 1 it sees its own wins, with 2 it blocks those
+            of the other player, with 3 it sees forks; each further move takes 7 times as long.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: a depth out of range.
+        ValueError: the depth is out of its range.
     """
     if not 1 <= depth <= 5:
         raise ValueError(f"`depth` must be from 1 to 5, got {depth}; try 3.")
@@ -127,7 +127,7 @@ RULES = World(
 
 
 def make_expert(depth: int) -> Callable[[Array, ConnectFourState], tuple[Array, Array, None]]:
-    """Makes `(key, state) -> move`, drawn among the columns that look best so many moves ahead."""
+    """Makes `(key, state) -> move`, drawn among the columns that are best within the search depth."""
     look = lookahead(RULES, depth)
 
     def expert(key: Array, state: ConnectFourState) -> tuple[Array, Array, None]:

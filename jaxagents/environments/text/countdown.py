@@ -1,4 +1,4 @@
-"""Countdown: reach a number from given ones, two at a time; every solution is counted."""
+"""Countdown: reach a number from given ones, combining two at a time; every solution is counted."""
 
 from functools import partial
 from typing import Any
@@ -22,11 +22,11 @@ DIGITS = 3
 
 @struct.dataclass
 class CountdownState:
-    """What is left of the numbers.
+    """Remaining numbers.
 
     Attributes:
         task: the task of the episode.
-        numbers: int32 `[N]`, in falling order, -1 after the last.
+        numbers: int32 `[N]`, in descending order, -1 after the last.
     """
 
     task: Task
@@ -42,21 +42,21 @@ def make_environment(
 ) -> Environment:
     """Makes a world of countdown.
 
-    The observation reads `reach 2 4 from 8 , 6 , 2 .`; a step such as `6 / 2` puts the result in the place of the two.
-    It is possible where both are there and the result is a whole number from 0 to 999; others change nothing. All
-    numbers have to be used: the episode ends with the last one. The thought of the expert is the result of its step.
+    The observation reads `reach 2 4 from 8 , 6 , 2 .`; a step such as `6 / 2` replaces the two numbers by the result.
+    It is possible if both numbers exist and the result is a whole number from 0 to 999; other steps change nothing. All
+    numbers must be used: the episode ends with the last one. The thought of the expert is the result of its step.
 
     Args:
-        num_numbers: numbers that are given, one per level, from 2 to 4; one fewer is the number of steps.
-        largest: number that is given, one per level, from 2 to 99.
-        max_steps: turns, steps that are not possible included.
-        **options: of `make_text_world`.
+        num_numbers: number of given numbers, one per level, from 2 to 4; the number of steps is one less.
+        largest: largest given number, one per level, from 2 to 99.
+        max_steps: maximum turns, including steps that are not possible.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of numbers or largest ones that are not there, or lists of different lengths.
+        ValueError: a value is out of its range, or the lists have different lengths.
 
     References:
         Gandhi et al. (2024), Stream of Search, section 3; Zhai et al. (2024), points 24, appendix.
@@ -86,14 +86,14 @@ def make_environment(
 
 
 def steps(numbers: Array) -> tuple[Array, Array, Array]:
-    """Takes every step, with the larger number first.
+    """Computes the result of every step, with the larger number first.
 
     Args:
         numbers: int32 `[N]` in any order, -1 for none.
 
     Returns:
-        What is possible, bool `[M]` for M = 4 N (N - 1) / 2; the steps, int32 `[M, 4]`: number, operation, number and
-        result; and the numbers after them, int32 `[M, N - 1]`.
+        Which steps are possible, bool `[M]` for M = 4 N (N - 1) / 2; the steps, int32 `[M, 4]`: number, operation,
+        number and result; and the numbers after them, int32 `[M, N - 1]`.
     """
     first, second = np.triu_indices(len(numbers), 1)
     others = np.asarray([[k for k in range(len(numbers)) if k not in pair] for pair in zip(first, second)], np.int32)
@@ -109,7 +109,7 @@ def steps(numbers: Array) -> tuple[Array, Array, Array]:
 
 
 def calculate(first: Array, operation: Array, second: Array) -> Array:
-    """Computes `first operation second`, int32; -1 where that is not a whole number from 0 to 999."""
+    """Computes `first operation second`, int32; -1 if that is not a whole number from 0 to 999."""
     whole = (second > 0) & (first % jnp.maximum(second, 1) == 0)
     quotient = jnp.where(whole, first // jnp.maximum(second, 1), -1)
     result = jnp.select(
@@ -129,7 +129,7 @@ def solutions(numbers: Array, target: Array) -> Array:
 
 
 def sample(num_numbers: tuple[int, ...], largest: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws numbers, and as target what random steps make of them."""
+    """Draws numbers, and as the target the result of random steps."""
     key, *step_keys = jax.random.split(key, max(num_numbers))
     drawn = jax.random.randint(key, (max(num_numbers),), 1, jnp.asarray(largest, jnp.int32)[level] + 1)
     there = jnp.arange(max(num_numbers)) < jnp.asarray(num_numbers, jnp.int32)[level]
@@ -143,12 +143,12 @@ def sample(num_numbers: tuple[int, ...], largest: tuple[int, ...], key: Array, l
 
 
 def falling(numbers: Array) -> Array:
-    """Sorts numbers, the largest first."""
+    """Sorts numbers in descending order."""
     return -jnp.sort(-numbers)
 
 
 def play(key: Array, state: CountdownState, verb: Array, args: Array) -> CountdownState:
-    """Puts the result of a possible step in the place of its two numbers."""
+    """Replaces the two numbers of a possible step by its result."""
     del key, verb
     numbers, (first, operation, second) = state.numbers, args[:, 0]
     one = jnp.argmax(numbers == first)
@@ -160,13 +160,13 @@ def play(key: Array, state: CountdownState, verb: Array, args: Array) -> Countdo
 
 
 def distance(state: CountdownState) -> Array:
-    """Counts the steps to the target, float32 `[]`; inf where it cannot be reached any more."""
+    """Counts the steps to the target, float32 `[]`; inf if it can no longer be reached."""
     left = jnp.sum(state.numbers >= 0) - 1.0
     return jnp.where(solutions(state.numbers, state.task["target"]) > 0, left, jnp.inf)
 
 
 def status(state: CountdownState) -> Status:
-    """Returns success; progress is the share of the steps that are done, 0 where the target is out of reach."""
+    """Returns success; progress is the share of the steps that are done, 0 if the target is out of reach."""
     over = state.numbers[1] < 0
     total = jnp.sum(state.task["numbers"] >= 0) - 1.0
     reachable = jnp.isfinite(distance(state))

@@ -1,4 +1,4 @@
-"""Crafting in words: get what grows, make what is asked for by the recipes of a book, which may be hidden."""
+"""Crafting in words: gather bases, and make goods by the recipes of a book, which may be hidden."""
 
 from functools import partial
 from typing import Any, Literal, get_args
@@ -31,15 +31,15 @@ Mistake = Literal["nothing", "spoils", "ends"]
 
 @struct.dataclass
 class CraftingState:
-    """What is in the pack, of I items.
+    """The pack, with I items.
 
     Attributes:
         task: the task of the episode.
         pack: bool `[I]`, at most one of each item.
-        before: bool `[I]`, what "undo" brings back; the pack itself where nothing can be undone.
-        failure: int32, why the last action was in vain, 0 where it was not or where that is not reported.
-        lacking: int32, the item that was missing for it.
-        ended: bool, by a mistake.
+        before: bool `[I]`, pack that "undo" restores; the pack itself if nothing can be undone.
+        failure: int32, reason why the last action failed; 0 if it did not fail or the reason is not reported.
+        lacking: int32, item that was missing for it.
+        ended: bool, whether a mistake ended the episode.
     """
 
     task: Task
@@ -65,29 +65,30 @@ def make_environment(
 ) -> Environment:
     """Makes a world of crafting.
 
-    Eight bases are got at will ("get wood"). A good of depth d is made ("bake tile") of one of depth d - 1 and perhaps
-    a base, by one of four methods; its ingredients are used up. No recipe tree has anything twice, so that the number
-    of steps to a goal is exact in every state. "undo" takes the last change back, once. A task is a goal and up to two
-    useless items that are given. The observation reads `goal boat pack wood tile`, after what was in vain with
-    `informative` first `wrong method` or `you need sand`. The thought of the expert is what it is about to make.
+    Eight bases can always be gathered ("get wood"). A good of depth d is made ("bake tile") from one of depth d - 1 and
+    perhaps a base, by one of four methods; its ingredients are used up. No recipe tree has an item twice, so that the
+    number of steps to a goal is exact in every state. "undo" reverts the last change, once. A task is a goal and up to
+    two useless items that are given. The observation reads `goal boat pack wood tile`; with `informative`, it begins
+    after a failed action with `wrong method` or `you need sand`. The thought of the expert is what it is about to make.
 
     Args:
-        depths: of the goals, one per level, from 1 to 6; depth d takes d + 1 to 2 d + 1 steps.
-        num_books: which recipes hold; a task is of one of the books, and only the prompt of `told` says which.
-        hidden_methods: the books have the same ingredients, and methods that no text says.
-        told: the prompt has the recipes that the goal needs.
-        mistake: the wrong method with all ingredients does "nothing", "spoils" them, or "ends" the episode.
-        informative: says why an action was in vain. Such actions are allowed; else they are none.
-        split: holds out "tasks", goals with what is given in a book, or whole "books".
-        seed: of the books.
-        max_steps: turns.
-        **options: of `make_text_world`.
+        depths: depths of the goals, one per level, from 1 to 6; depth d takes d + 1 to 2 d + 1 steps.
+        num_books: number of recipe books; a task belongs to one of them, and only the prompt of `told` says which.
+        hidden_methods: whether the books have the same ingredients, and methods that no text states.
+        told: whether the prompt has the recipes that the goal needs.
+        mistake: effect of a wrong method with all ingredients: "nothing", "spoils" them, or "ends" the episode.
+        informative: whether the reason of a failed action is given. Such actions are then allowed; otherwise they are
+            not.
+        split: what is held out: "tasks", goals with given items in a book, or whole "books".
+        seed: seed of the books.
+        max_steps: maximum turns.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: depths or options that are not there, too few turns, too few books to hold some out.
+        ValueError: depths or options are invalid, there are too few turns, or too few books to hold some out.
 
     References:
         Prasad, Koller, Hartmann, Clark, Sabharwal, Bansal and Khot (2024), ADaPT: TextCraft, section 4.
@@ -162,7 +163,7 @@ def make_books(seed: int, num_books: int, depth: int, *, same_ingredients: bool)
     """Draws recipes, on the host.
 
     Returns:
-        Ingredients int32 `[N, G, 2]`, items, the second -1 where there is none; and methods int32 `[N, G]`.
+        Ingredients int32 `[N, G, 2]`, items, the second -1 if there is none; and methods int32 `[N, G]`.
     """
     rng, num_goods = np.random.default_rng(seed), WIDTH * depth
     ingredients = np.full((num_books, num_goods, 2), -1, np.int32)
@@ -184,7 +185,7 @@ def make_books(seed: int, num_books: int, depth: int, *, same_ingredients: bool)
 
 
 def sample(books: tuple[np.ndarray, np.ndarray], depths: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws a book, a goal, and up to two items that are given and of no use."""
+    """Draws a book, a goal, and up to two useless items that are given."""
     book_key, goal_key, given_key, count_key = jax.random.split(key, 4)
     book = jax.random.randint(book_key, (), 0, len(books[0]))
     ingredients, methods = (jnp.asarray(table)[book] for table in books)
@@ -203,9 +204,9 @@ def recipe_uses(task: Task) -> Array:
 
 
 def missing(task: Task, pack: Array) -> Array:
-    """Returns what still has to be got or made for the goal, bool `[I]`: its tree without what is below what is there.
+    """Returns what must still be made for the goal, bool `[I]`: its tree without the parts below given items.
 
-    Nothing stands twice in a tree, so that as many steps are needed as items are missing.
+    No item occurs twice in a tree, so that the number of steps is the number of missing items.
     """
     uses = recipe_uses(task)
     lacks = (jnp.arange(uses.shape[1]) == len(BASES) + task["goal"]) & ~pack
@@ -216,14 +217,14 @@ def missing(task: Task, pack: Array) -> Array:
 
 
 def start(key: Array, task: Task) -> CraftingState:
-    """Returns the state with what is given in the pack."""
+    """Returns the state with the given items in the pack."""
     del key
     given, none = task["given"], jnp.asarray(-1, jnp.int32)
     return CraftingState(task=task, pack=given, before=given, failure=none + 1, lacking=none, ended=jnp.zeros((), bool))
 
 
 def play(key: Array, state: CraftingState, verb: Array, args: Array, *, mistake: Mistake, informative: bool):
-    """Gets, makes or takes back, as `make_environment` says."""
+    """Gathers, makes or undoes, as described in `make_environment`."""
     del key
     items, good = jnp.arange(len(state.pack)), jnp.clip(args[1, 0], 0)
     used = recipe_uses(state.task)[good]
@@ -244,13 +245,13 @@ def play(key: Array, state: CraftingState, verb: Array, args: Array, *, mistake:
 
 
 def distance(state: CraftingState) -> Array:
-    """Counts the fewest actions to the goal, float32 `[]`; inf after a mistake that ended it."""
+    """Counts the fewest actions to the goal, float32 `[]`; inf after a mistake that ended the episode."""
     from_here, from_before = (jnp.sum(missing(state.task, pack)) for pack in (state.pack, state.before))
     return jnp.where(state.ended, jnp.inf, jnp.minimum(from_here, 1 + from_before).astype(jnp.float32))
 
 
 def status(state: CraftingState) -> Status:
-    """Returns success; progress is the share of the way that is done, and `made` that of the goods."""
+    """Returns success; progress is the share of the path that is done, and `made` that of the goods."""
     success = state.pack[len(BASES) + state.task["goal"]]
     tree, lacks = missing(state.task, state.task["given"]), missing(state.task, state.pack)
     made = 1.0 - jnp.sum(lacks[len(BASES) :]) / jnp.sum(tree[len(BASES) :])
@@ -259,7 +260,7 @@ def status(state: CraftingState) -> Status:
 
 
 def expert(goods: tuple[str, ...], key: Array, state: CraftingState) -> tuple[Array, Array, Text]:
-    """Plays a shortest way: takes a costly mistake back, else gets what the next good lacks, and makes it."""
+    """Plays a shortest path: undoes a costly mistake, else gathers what the next good needs, and makes it."""
     del key
     lacks, taken_back = missing(state.task, state.pack), missing(state.task, state.before)
     good = jnp.argmax(lacks[len(BASES) :])

@@ -1,4 +1,4 @@
-"""What stretches of play in the world of crafting were good for: the slot `label` of `language.relabel`."""
+"""Goals that segments of play in the crafting world have reached: the slot `label` of `language.relabel`."""
 
 import jax.numpy as jnp
 
@@ -7,17 +7,17 @@ from jaxagents.types import Array, Task
 
 
 def made(before: CraftingState, after: CraftingState) -> tuple[Task, Array]:
-    """Returns the task whose goal is the deepest good that was made, from what was there before.
+    """Returns the task whose goal is the deepest good that was made, starting from the earlier pack.
 
     Args:
-        before: state at the start of the stretch.
+        before: state at the start of the segment.
         after: state at its end.
 
     Returns:
         The task, and bool `[]`, whether anything was made.
 
     Raises:
-        ValueError: the world is another.
+        ValueError: the world is another one.
     """
     if not isinstance(before, CraftingState):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""MultiCritique (Lan et al., 2024): the expert of a world of critiques is several critics who err, merged by votes."""
+"""MultiCritique (Lan et al., 2024): several fallible critics who vote are the expert of a world of critiques."""
 
 from dataclasses import replace
 
@@ -15,24 +15,24 @@ from jaxagents.types import Array, State
 def with_critics(
     world: World, *, num_critics: int = 4, votes: int = 2, miss: float = 0.3, invent: float = 0.1
 ) -> World:
-    """Puts several critics in the place of a world's expert, of whose flaws those are kept that enough of them name.
+    """Replaces a world's expert by several critics; flaws that enough of them name are kept.
 
-    A critic misses each flaw with probability `miss`, and names each one that is not there with `invent`. One vote is
-    the union of their critiques; one critic is what a single annotator says. What counts as right stays.
+    A critic misses each flaw with probability `miss`, and names each missing one with probability `invent`. One vote
+    gives the union of their critiques; one critic corresponds to a single annotator. The right answers are unchanged.
 
     Args:
-        world: rules whose first template is a list of flaws and whose second one is that there are none, such as
+        world: rules whose first template is a list of flaws and whose second one says that there are none, such as
             `lists` in the mode "critique".
-        num_critics: M.
-        votes: critics who must name a flaw, at most M.
-        miss: in [0, 1].
-        invent: in [0, 1].
+        num_critics: M, number of critics.
+        votes: number of critics who must name a flaw, at most M.
+        miss: probability in [0, 1].
+        invent: probability in [0, 1].
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: numbers out of range, or another kind of world.
+        ValueError: a number is out of its range, or it is another kind of world.
 
     References:
         Lan et al. (2024), "Training Language Models to Critique With Multi-agent Feedback", section 3.
@@ -61,11 +61,11 @@ def with_critics(
 
 
 def name_flaws(key: Array, there: Array, num_critics: int, *, miss: float, invent: float) -> Array:
-    """Draws what each of M critics names, bool `[M, F]`, of the flaws that are there, bool `[F]`."""
+    """Draws what each of M critics names, bool `[M, F]`, given the flaws that exist, bool `[F]`."""
     chance = jnp.where(there, 1.0 - miss, invent)
     return jax.random.bernoulli(key, jnp.broadcast_to(chance, (num_critics, *chance.shape)))
 
 
 def merge(named: Array, votes: int) -> Array:
-    """Returns the flaws, bool `[F]`, that so many of the critics name, bool `[M, F]`."""
+    """Returns the flaws, bool `[F]`, that at least `votes` critics name, bool `[M, F]`."""
     return jnp.sum(named, axis=0) >= votes

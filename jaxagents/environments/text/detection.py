@@ -1,4 +1,4 @@
-"""Pictures in words, all objects of a class of which are to be found: boxes, and how sure each of them is."""
+"""Pictures in words, in which all objects of a class are to be found: boxes, with a confidence for each."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,22 +23,22 @@ CONFIDENCES = {"low": 0.1, "even": 0.5, "high": 0.9}
 def make_environment(num_objects: Sequence[int] = (2,), **options: Any) -> Environment:
     """Makes a world of pictures in which all objects of a class are to be found, in one turn.
 
-    Pictures are those of `environments.text.scene`, upright. `find cat` asks for all cats; each object but the first is
-    one in one of two pictures. The answer has a box per cat, and with each a word of confidence: `boxes 2 0 high 0 2
-    low`. It is a success where all boxes are right and none is missing or too many.
+    Pictures are those of `environments.text.scene`, upright. `find cat` asks for all cats; in one of two pictures, each
+    object but the first is a cat, too. The answer has a box per cat, each with a word of confidence: `boxes 2 0 high 0
+    2 low`. It is a success if all boxes are right and none is missing or superfluous.
 
     `info["metrics"]` has `iou` and `confidence`, see `ops.detection.detection_rewards`, and `right`, the success.
-    `progress` is the first one. The expert is sure.
+    `progress` is `iou`. The expert is confident.
 
     Args:
-        num_objects: in a picture, one per level, from 1 to 3.
-        **options: of `make_text_world`.
+        num_objects: number of objects in a picture, one per level, from 1 to 3.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of objects that are not there.
+        ValueError: the numbers of objects are out of their range.
 
     References:
         Liu et al. (2025), Visual-RFT, section 3.2 (lists of boxes with confidences).
@@ -64,7 +64,7 @@ def make_environment(num_objects: Sequence[int] = (2,), **options: Any) -> Envir
 
 
 def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws objects as `scene.sample` does; each one after the first is of its class in one of two pictures."""
+    """Draws objects as `scene.sample` does; each one after the first has its class in one of two pictures."""
     scene_key, twin_key = jax.random.split(key)
     task = scene.sample(num_objects, sides, 0.0, scene_key, level)
     name = task["objects"][:, 0]
@@ -92,7 +92,7 @@ def status(state: scene.SceneState) -> Status:
 
 
 def expert(key: Array, state: scene.SceneState) -> tuple[Array, Array, Any]:
-    """Says all boxes, from left to right in the list of the task, and thinks of the pattern that it looks for."""
+    """Gives all boxes, from left to right in the list of the task, and thinks of the pattern that it looks for."""
     del key
     objects = state.task["objects"]
     there = objects[:, 0] == objects[0, 0]
@@ -104,5 +104,5 @@ def expert(key: Array, state: scene.SceneState) -> tuple[Array, Array, Any]:
 
 
 def _corners(place: Array) -> Array:
-    """Returns left, top, right and bottom of boxes of two by two cells, of their columns and rows `[M, 2]`."""
+    """Returns left, top, right and bottom of boxes of two by two cells, from their columns and rows `[M, 2]`."""
     return jnp.concatenate([place, place + 2], axis=1).astype(np.float32)

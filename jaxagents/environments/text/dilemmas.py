@@ -1,4 +1,4 @@
-"""Social dilemmas in words: public goods and commons, in rounds of some seats that act at once or in turn."""
+"""Social dilemmas in words: public goods and commons, in rounds of several seats that act at once or in turn."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,8 +20,11 @@ AMOUNTS = tuple(map(str, range(MOST + 1)))
 
 @struct.dataclass
 class DilemmaState:
-    """A dilemma: what is there to be taken, int32; amounts of this round (where seats act in turn) and of the last one,
-    int32 `[P]`, -1 for none; earnings, float32 `[P]`; rounds that are over, int32."""
+    """State of a dilemma.
+
+    It has the stock, int32; the amounts of this round (if seats act in turn) and of the last one, int32 `[P]`, -1 for
+    none; the earnings, float32 `[P]`; and the number of past rounds, int32.
+    """
 
     task: Task
     stock: Array
@@ -32,7 +35,7 @@ class DilemmaState:
 
 
 class Dilemma(NamedTuple):
-    """What differs: what seats can do at most, what they get, what an expert does, all int32 `[P]` of a state."""
+    """What distinguishes dilemmas: maximum amounts of seats, their earnings, and an expert's actions, int32 `[P]`."""
 
     name: str
     verb: str
@@ -47,22 +50,22 @@ class Dilemma(NamedTuple):
 def make_public_goods(num_seats: int = 3, *, num_rounds: int = 3, in_turn: bool = False, **options: Any) -> Environment:
     """Makes a public good, `payoff_i = have_i - give_i + multiplier * sum_j give_j / P` in every round.
 
-    The observation reads `player 0 has 4 pot times 1 6 tenths rounds 2 last 4 0 1`, the action `give 2`. Tasks are
-    coins of a round, 1 to 5 for each seat, and the multiplier, from 1.2 to beyond P. The expert plays the only
-    equilibrium: nothing where the multiplier is below P, else all. `info["metrics"]` tells `welfare`, the earnings of
-    all so far by the most that an episode can bring.
+    The observation reads `player 0 has 4 pot times 1 6 tenths rounds 2 last 4 0 1`, the action `give 2`. Tasks are the
+    coins per round, 1 to 5 for each seat, and the multiplier, from 1.2 to beyond P. The expert plays the only
+    equilibrium: it gives nothing if the multiplier is below P, else everything. `info["metrics"]` has `welfare`, the
+    total earnings so far divided by the maximum of an episode.
 
     Args:
-        num_seats: P, 2 to 5.
-        num_rounds: of an episode, 1 to 9.
-        in_turn: whether seats act one after the other and see what those before them did; else all act at once.
-        **options: of `make_text_world`.
+        num_seats: P, number of seats, 2 to 5.
+        num_rounds: number of rounds of an episode, 1 to 9.
+        in_turn: whether seats act one after the other and see the earlier actions of a round; else all act at once.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of seats or rounds that are not there.
+        ValueError: numbers of seats or rounds are out of their range.
 
     References:
         Isaac and Walker (1988), Group Size Effects in Public Goods Provision, section II.
@@ -92,23 +95,24 @@ def make_public_goods(num_seats: int = 3, *, num_rounds: int = 3, in_turn: bool 
 
 
 def make_commons(num_seats: int = 2, *, num_rounds: int = 4, in_turn: bool = False, **options: Any) -> Environment:
-    """Makes a commons: seats take from a stock, what they leave doubles up to 12, and what is gone is gone.
+    """Makes a commons: seats take from a stock, the rest doubles up to 12, and an empty stock stays empty.
 
-    The observation reads `player 0 stock 8 rounds 3 last 2 2`, the action `take 2`. Where all ask for more than there
-    is, the stock is shared out by what they asked for, rounded down, and the rest is lost. Tasks are stocks at the
-    start and the most that a seat can take. The expert takes what will be there again, and in the last round its share.
+    The observation reads `player 0 stock 8 rounds 3 last 2 2`, the action `take 2`. If the seats ask for more than
+    there is in total, the stock is divided in proportion to what they asked for, rounded down, and the rest is lost.
+    Tasks are the initial stocks and the maximum that a seat can take. The expert takes what will grow back, and in the
+    last round its share.
 
     Args:
-        num_seats: P, 2 to 5.
-        num_rounds: of an episode, 1 to 9.
+        num_seats: P, number of seats, 2 to 5.
+        num_rounds: number of rounds of an episode, 1 to 9.
         in_turn: as in `make_public_goods`.
-        **options: of `make_text_world`.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of seats or rounds that are not there.
+        ValueError: numbers of seats or rounds are out of their range.
 
     References:
         Ostrom, Gardner and Walker (1994), Rules, Games, and Common-Pool Resources; Piatti et al. (2024), GovSim.
@@ -143,7 +147,7 @@ def make_commons(num_seats: int = 2, *, num_rounds: int = 4, in_turn: bool = Fal
 
 
 def sustainable_share(world: World, state: DilemmaState) -> Text:
-    """Writes what every seat can take of a commons that is there again in the next round; a note of `with_notes`.
+    """Writes how much every seat can take from a commons such that it grows back; a note for `with_notes`.
 
     References:
         Piatti et al. (2024), Cooperate or Collapse: Emergence of Sustainable Cooperation in a Society of LLM Agents

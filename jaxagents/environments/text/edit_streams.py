@@ -1,4 +1,4 @@
-"""Streams of edits in words: somebody renames an operation wherever it stands in a program; what comes next?"""
+"""Streams of edits in words: an operation is replaced wherever it occurs in a program; what is the next edit?"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +23,7 @@ HISTORY = 3
 
 @struct.dataclass
 class EditState:
-    """The prediction of the next edit: place and operation, int32, -1 before."""
+    """Prediction of the next edit: place and operation, int32, -1 before the action."""
 
     task: Task
     place: Array
@@ -33,22 +33,23 @@ class EditState:
 def make_environment(lengths: Sequence[int] = (4, 6, 8), *, history: int = HISTORY, **options: Any) -> Environment:
     """Makes a world of edits, one action each.
 
-    Somebody goes through a program and puts one operation in the place of another one wherever it stands. The
-    observation shows the last edits and the program as it is: `1 dup to mul 3 dup to mul in mul add mul dup dup mul`.
-    `edit 4 mul` is what comes next. Without the edits, nothing tells which operation takes the place of which.
+    Somebody goes through a program and replaces one operation by another one wherever it occurs. The observation shows
+    the last edits and the current program: `1 dup to mul 3 dup to mul in mul add mul dup dup mul`. The next edit is
+    `edit 4 mul`. Without the edits, nothing shows which operation replaces which.
 
     `info["metrics"]` grades `place` and `operation`.
 
     Args:
-        lengths: of programs, one per level, even, from 4 to 8. Half of the places are edited, one after the other.
-        history: edits that are shown at most, 0 to 3.
-        **options: of `make_text_world`.
+        lengths: lengths of programs, one per level, even, from 4 to 8. Half of the places are edited, one after the
+            other.
+        history: maximum number of edits that are shown, 0 to 3.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: lengths or numbers of edits that are not there.
+        ValueError: lengths or numbers of edits are out of their range.
 
     References:
         Lu, Huo, Zhang, Li and Lyu (2025), Next Edit Prediction.
@@ -77,7 +78,7 @@ def make_environment(lengths: Sequence[int] = (4, 6, 8), *, history: int = HISTO
 
 
 def sample(lengths: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws a program, the places that are edited in their order, int32 `[L / 2]`, -1 for none, and how many are."""
+    """Draws a program, the edited places in order, int32 `[L / 2]`, -1 for none, and how many edits were made."""
     name_key, program_key, place_key, done_key = jax.random.split(key, 4)
     most, length = max(lengths), jnp.asarray(lengths)[level]
     old, new = draw_distinct(name_key, jnp.ones(len(OPERATIONS), bool), 2)
@@ -93,7 +94,7 @@ def sample(lengths: tuple[int, ...], key: Array, level: Array) -> Task:
 
 
 def following(task: Task) -> Array:
-    """Returns the place that is edited next, int32 `[]`."""
+    """Returns the place of the next edit, int32 `[]`."""
     return task["places"][task["done"]]
 
 

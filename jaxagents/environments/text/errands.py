@@ -1,4 +1,4 @@
-"""Errands in a household: a request that fits several things, and a user who knows which one and can be asked."""
+"""Errands in a household: a request fits several things, and the user, who knows which one is meant, can be asked."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from jaxagents.ops.checks import require_between
 from jaxagents.types import Array, Environment, Task
 
 THINGS = ("mug", "book", "plate", "bowl", "pen", "apple")
-PLACES = ("countertop", "cabinet", "fridge", "shelf", "desk", "bed")  # Three of the kitchen, three of the bedroom.
+PLACES = ("countertop", "cabinet", "fridge", "shelf", "desk", "bed")  # Three in the kitchen, three in the bedroom.
 ATTRIBUTES = {"colour": ("red", "blue", "green"), "size": ("small", "large"), "room": ("kitchen", "bedroom")}
 LOOKS = [(colour, size) for colour in ATTRIBUTES["colour"] for size in ATTRIBUTES["size"]]
 SUBSETS = np.arange(2 ** len(ATTRIBUTES))[:, None] >> np.arange(len(ATTRIBUTES)) & 1 == 1
@@ -27,8 +27,11 @@ GO, TAKE, ASK = range(3)
 
 @struct.dataclass
 class ErrandsState:
-    """Where the agent is, int32, -1 at first; places that it saw, bool `[6]`; attributes that it asked for, bool `[3]`;
-    whether it took what is there, bool; and how many questions were useful, int32."""
+    """State of an errand.
+
+    It has the agent's place, int32, -1 at first; the places that it saw, bool `[6]`; the attributes that it asked for,
+    bool `[3]`; whether it took what is there, bool; and the number of useful questions, int32.
+    """
 
     task: Task
     at: Array
@@ -43,27 +46,27 @@ def make_environment(
 ) -> Environment:
     """Makes a world of errands.
 
-    Things of one kind lie in different places; the user wants one of them, and says no more than `bring mug of 2`. The
-    observation adds what the user answered, where the agent is and what lies there, and what it saw elsewhere: `bring
-    mug of 2 red at shelf see blue large cabinet red small`. `ask colour`, `ask size` and `ask room` take a turn, `take`
-    ends the episode, with success if it is the thing that was meant. Colour and size together always single it out.
+    Things of one kind lie in different places; the user wants one of them, and says only `bring mug of 2`. The
+    observation adds the user's answers, the agent's place and what lies there, and what it saw elsewhere: `bring mug of
+    2 red at shelf see blue large cabinet red small`. `ask colour`, `ask size` and `ask room` take a turn; `take` ends
+    the episode, with success if it is the thing that was meant. Colour and size together always identify it.
 
     `info["metrics"]` grades the questions: `questions`; `useful`, those that ruled out a thing that had been seen and
-    was not yet ruled out; `over_budget`, those beyond the fewest that single out the thing, plus `slack`. `progress` is
-    half the share of the others that answers rule out, and 1 with success. Held-out tasks ask for things whose kind,
-    colour and size training never asks for together.
+    was not yet ruled out; `over_budget`, those beyond the fewest that identify the thing, plus `slack`. `progress` is
+    half the share of the other things that answers rule out, and 1 with success. Held-out tasks ask for combinations of
+    kind, colour and size that training never asks for.
 
     Args:
-        num_candidates: things of the kind, one per level, from 2 to 6.
-        slack: questions beyond the fewest that are within the budget.
-        max_steps: turns; ten are enough.
-        **options: of `make_text_world`.
+        num_candidates: number of things of the kind, one per level, from 2 to 6.
+        slack: number of questions beyond the fewest that are within the budget.
+        max_steps: maximum turns; ten are enough.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of things or turns that are not there.
+        ValueError: numbers of things or turns are out of their range.
 
     References:
         Ramrakhya et al. (2025), Grounding Multimodal LLMs to Embodied Agents that Ask for Help, section 3.
@@ -132,7 +135,7 @@ def sample(num_candidates: tuple[int, ...], key: Array, level: Array) -> Task:
 
 
 def fits(task: Task, asked: Array) -> Array:
-    """Returns which things are as the one that is meant in the attributes, bool `[3]`, that were asked for."""
+    """Returns which things agree with the one that is meant in the attributes, bool `[3]`, that were asked for."""
     things = task["things"]
     return jnp.all((things[:, :3] == things[task["target"], :3][None]) | ~asked[None], axis=1) & (things[:, 3] >= 0)
 
@@ -157,7 +160,7 @@ def status(slack: int, state: ErrandsState) -> Status:
 
 
 def tell(state: ErrandsState, seat: Array) -> Text:
-    """Describes what is wanted, what the user answered, where the agent is, what lies there and in places it saw."""
+    """Describes the request, the user's answers, the agent's place, what lies there, and what it saw elsewhere."""
     task, things = state.task, state.task["things"]
     look, here = things[:, 0] * 2 + things[:, 1], (things[:, 3] == state.at) & (state.at >= 0)
     answers = jnp.where(state.asked, things[task["target"], :3], -1)

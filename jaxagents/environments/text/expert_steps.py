@@ -1,4 +1,4 @@
-"""Single steps of worlds, graded by what the expert would do there: the data of step-wise reinforcement."""
+"""Single steps of worlds, graded by comparison with the expert's: the data of step-wise reinforcement learning."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,29 +15,29 @@ GRADES = ("step_valid", "step_type", "step_right", "step_tool", "step_answer")
 
 
 def with_expert_steps(world: World, *, num_steps: int = 4) -> World:
-    """Starts episodes on the expert's way and grades every action by the expert's in the same state.
+    """Starts episodes on the expert's path and grades every action by the expert's in the same state.
 
-    With `collector.max_turns=1`, episodes are single steps of transcripts. Parts of what the world reports, each the
-    sum over the turns so far, so that dense rewards pay what a turn adds:
+    With `collector.max_turns=1`, episodes are single steps of transcripts. The world reports these parts, each the sum
+    over the turns so far, so that dense rewards pay the increase of a turn:
 
     - `step_valid`: the action was understood and allowed;
-    - `step_type`: it has the verb of the expert's;
-    - `step_right`: it has the same effect as the expert's, as another place in the same box;
-    - `step_tool`: the expert goes on, and the action does, too: a tool was used;
+    - `step_type`: it has the verb of the expert's action;
+    - `step_right`: it has the same effect as the expert's action, such as another place in the same box;
+    - `step_tool`: neither the expert's action nor this one ends the episode: a tool was used;
     - `step_answer`: the expert ends the episode, and the action does, too; the F1 of the words of its fields and those
       of the expert's, 1 without fields.
 
-    The task is `{"inner": task, "ahead": int32, "level": int32}`. Held-out tasks begin where they begin.
+    The task is `{"inner": task, "ahead": int32, "level": int32}`. Held-out tasks start at their beginning.
 
     Args:
-        world: rules of one seat.
-        num_steps: most steps of the expert before an episode, drawn evenly from 0; never past the end.
+        world: rules with one seat.
+        num_steps: maximum steps of the expert before an episode, drawn uniformly from 0; never past the end.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: several seats, or a negative number of steps.
+        ValueError: the world has several seats, or the number of steps is negative.
 
     References:
         Liu et al. (2025), "Visual Agentic Reinforcement Fine-Tuning" (rewards by the kind of a step).
@@ -88,12 +88,12 @@ def with_expert_steps(world: World, *, num_steps: int = 4) -> World:
 
 
 def ask_some(world: World, *, share: float, num_steps: int) -> Callable[[Array, Task, bool], Task]:
-    """Makes what completes tasks of which some are questions, asked on the expert's way.
+    """Makes the function that turns some tasks into questions, asked on the expert's path.
 
     Args:
-        world: rules, whose task is `task["inner"]`.
-        share: of the tasks that are questions, in [0, 1]; held-out ones never are.
-        num_steps: most steps of the expert before the question, drawn evenly from 0.
+        world: rules whose task is `task["inner"]`.
+        share: share of the tasks that are questions, in [0, 1]; held-out ones never are.
+        num_steps: maximum steps of the expert before the question, drawn uniformly from 0.
 
     Returns:
         `(key, task, held_out) -> task`, with `asks` (bool) and `ahead` (int32).
@@ -112,15 +112,15 @@ def ask_some(world: World, *, share: float, num_steps: int) -> Callable[[Array, 
 def on_the_way(
     world: World, key: Array, state: State, ahead: Array | int, num_steps: int, *, to_end: bool = False
 ) -> State:
-    """Returns the state some steps of the expert further.
+    """Returns the state after some steps of the expert.
 
     Args:
-        world: rules of one seat.
-        key: of its decisions and of chance.
-        state: where it begins.
-        ahead: int32 `[]`, steps.
-        num_steps: most of them, static.
-        to_end: True takes the step that ends the episode, too; False stops before it.
+        world: rules with one seat.
+        key: random key for its decisions and for chance.
+        state: initial state.
+        ahead: int32 `[]`, number of steps.
+        num_steps: maximum number of steps, static.
+        to_end: whether to take the step that ends the episode, too; False: stops before it.
 
     Returns:
         The state.
@@ -134,7 +134,7 @@ def on_the_way(
 
 
 def field_f1(one: Array, other: Array) -> Array:
-    """Computes the F1 of two sets of words, bool `[W]` each; 1 where both are empty."""
+    """Computes the F1 of two sets of words, bool `[W]` each; 1 if both are empty."""
     shared, total = jnp.sum(one & other), jnp.sum(one) + jnp.sum(other)
     return jnp.where(total == 0, 1.0, 2.0 * shared / jnp.maximum(total, 1))
 

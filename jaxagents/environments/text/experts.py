@@ -1,4 +1,4 @@
-"""What experts of text worlds choose by: chance, rules in order, scores, and a look ahead."""
+"""Decisions of text worlds' experts: random choices, rules in order, scores, and lookahead."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from jaxagents.types import Array, PyTree, State
 
 
 def choose(key: Array, mask: Array | np.ndarray) -> Array:
-    """Draws one of the indices where a mask is True, uniformly; int32 `[]`, 0 where there is none.
+    """Draws one of the indices where a mask is True, uniformly; int32 `[]`, 0 if there is none.
 
     Args:
         key: PRNG key.
@@ -25,10 +25,10 @@ def choose(key: Array, mask: Array | np.ndarray) -> Array:
 
 
 def first_rule(cases: Sequence[tuple[Any, PyTree]]) -> PyTree:
-    """Returns what the first rule says whose condition holds, and the last one's without any.
+    """Returns the value of the first rule whose condition holds, or of the last rule if none does.
 
     Args:
-        cases: condition, bool `[]`, and a pytree; all of one structure, such as `(verb, args)`.
+        cases: pairs of a condition, bool `[]`, and a pytree; all of one structure, such as `(verb, args)`.
 
     Returns:
         The pytree of the rule.
@@ -40,11 +40,11 @@ def first_rule(cases: Sequence[tuple[Any, PyTree]]) -> PyTree:
 
 
 def first_action(grammar: Grammar, rules: Sequence[tuple]) -> tuple[Array, Array]:
-    """Returns what the first rule says whose condition holds, and the last one's without any, as an action.
+    """Returns the action of the first rule whose condition holds, or of the last rule if none does.
 
     Args:
-        grammar: of the world.
-        rules: condition, bool `[]`, verb, and a value per field, see `Grammar.args`.
+        grammar: grammar of the world.
+        rules: tuples of a condition, bool `[]`, a verb, and a value per field, see `Grammar.args`.
 
     Returns:
         Verb and args.
@@ -55,34 +55,34 @@ def first_action(grammar: Grammar, rules: Sequence[tuple]) -> tuple[Array, Array
 
 
 def best_of(score: Array, count: int) -> Array:
-    """Finds the highest scores above 0, of equal ones the first; int32 `[count]`, -1 where there are no more."""
+    """Finds the highest scores above 0, the first of equal ones; int32 `[count]`, -1 if there are no more."""
     best, index = jax.lax.top_k(score, count)
     return jnp.where(best > 0, index, -1)
 
 
 def lookahead(world: World, depth: int) -> Callable[[State], Array]:
-    """Makes the function that says what every action is worth to the seat that acts.
+    """Makes the function that computes the value of every action to the seat that acts.
 
     `Q(s, a) = V_i(s')` with the payoffs at the end or after `depth` actions, where every seat takes what is best for
-    itself: minimax in games of two. Only for worlds whose `play` draws nothing, with one seat (whose progress counts)
-    or with a `player`; the time grows with the number of entries by every action.
+    itself: minimax in two-player games. Only for worlds whose `play` draws nothing, with one seat (whose progress
+    counts) or with a `player`; the time is multiplied by the number of entries with every action.
 
     Args:
-        world: without free fields; its `expert` is not used.
-        depth: actions ahead, at least 1.
+        world: world without free fields; its `expert` is not used.
+        depth: number of actions to look ahead, at least 1.
 
     Returns:
-        `(state) -> float32 [E]`, `-inf` for what is not allowed.
+        `(state) -> float32 [E]`, `-inf` for actions that are not allowed.
     """
     grammar = world.grammar
 
     def worth(state: State) -> Array:
-        """Returns what the seats have, float32 `[P]`."""
+        """Returns the value of the state to all seats, float32 `[P]`."""
         status = world.status(state)
         return jnp.atleast_1d(status.progress if status.payoff is None else status.payoff)
 
     def look(state: State, ahead: int) -> tuple[Array, Array]:
-        """Returns what the actions are worth to who acts, and what the best one is worth to all."""
+        """Returns the values of the actions to the seat that acts, and the value of the best one to all seats."""
         seat = jnp.int32(0) if world.player is None else world.player(state)
 
         def after(verb: Array, args: Array) -> Array:

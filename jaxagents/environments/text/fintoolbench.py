@@ -1,4 +1,4 @@
-"""FinToolBench (2026): tools with attributes, which stand on their cards and are checked before a call."""
+"""FinToolBench (2026): tools with attributes, which are stated on their cards and checked before a call."""
 
 from dataclasses import replace
 
@@ -18,23 +18,23 @@ ATTRIBUTES = (("live", "daily", "static"), ("informs", "advises", "trades"), ("s
 
 
 def with_attributes(world: World, *, cards: bool = True, filters: bool = True) -> World:
-    """Gives tools attributes, and a request those that it wants: `must be live trades bonds` at the end of the prompt.
+    """Gives attributes to tools, and to requests those that they want: `must be live trades bonds` in the prompt's end.
 
-    Another act does what the user wants, too, and differs in one attribute from the right one. Look-ups along the way
-    have those that are wanted, all other tools any.
+    Another act also does what the user wants, and differs in one attribute from the right one. Look-ups along the way
+    have the wanted attributes, all other tools have random ones.
 
     Args:
         world: `tools`; skins and other wrappers go around this one.
-        cards: the documentation of a tool ends with its attributes.
-        filters: a call of a tool with others than those that are wanted is answered by `mismatch`, and not executed.
+        cards: whether the documentation of a tool ends with its attributes.
+        filters: whether a call of a tool without the wanted attributes is answered by `mismatch`, and not executed.
 
     Returns:
         The rules, with the parts `called` (TIR), `executed`, whether the last call had no error (TESR), and
-        `timeliness`, `intent` and `domain`, whether an executed call had another one than was wanted; by `called`,
-        executed is CER, and these are TMR, IMR and DMR.
+        `timeliness`, `intent` and `domain`, whether an executed call had another attribute than the wanted one;
+        relative to `called`, `executed` is CER, and these are TMR, IMR and DMR.
 
     Raises:
-        ValueError: another world.
+        ValueError: the world is another one.
 
     References:
         "FinToolBench: Evaluating LLM Agents for Real-World Financial Tool Use" (2026), sections 3 and 4 (FATR).

@@ -1,4 +1,4 @@
-"""A frozen lake in words: walk to the goal and keep off the holes; the whole lake is seen."""
+"""A frozen lake in words: walk to the goal and avoid the holes; the whole lake is visible."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ PLAN_DISCOUNT = 0.99
 
 @struct.dataclass
 class FrozenLakeState:
-    """Where the player is. Cells are numbered row by row in a grid of S columns, also on a smaller lake.
+    """Position of the player. Cells are numbered row by row in a grid of S columns, even on a smaller lake.
 
     Attributes:
         task: the task of the episode.
-        plan: int32 `[S * S]`, the best action in each cell.
-        distance: float32 `[S * S]`, steps to the goal.
+        plan: int32 `[S * S]`, best action in each cell.
+        distance: float32 `[S * S]`, number of steps to the goal.
         position: int32, cell of the player.
     """
 
@@ -56,38 +56,38 @@ def make_environment(
 ) -> Environment:
     """Makes a frozen lake whose maps are tasks.
 
-    The observation has a word per cell and "/" between the rows: "P" the player, "_" ice, "O" a hole, "G" the goal,
-    "X" the player in a hole, "V" the player at the goal; "nothing happens ." follows after an action that is not one
-    of "left", "down", "right", "up". The border stops a move. A hole ends the episode without reward, the goal with
-    reward 1 and `info["success"]`. Without slipping, every map can be solved within `max_steps`; held-out tasks are
-    maps (holes, start and goal) that training never sees.
+    The observation has a word per cell and "/" between the rows: "P" the player, "_" ice, "O" a hole, "G" the goal, "X"
+    the player in a hole, "V" the player at the goal; "nothing happens ." follows an action that is not one of "left",
+    "down", "right", "up". The border blocks a move. A hole ends the episode without reward, the goal with reward 1 and
+    `info["success"]`. Without slipping, every map can be solved within `max_steps`; held-out tasks are maps (holes,
+    start and goal) that training never sees.
 
     Dense rewards add the progress `phi(s') - phi(s)` with `phi(s) = 1 - d(s) / d(start)` and 0 in a hole, where d is
-    the number of steps to the goal: 1 in total along any way to the goal. With slipping,
-    `d = log V / log(0.99)` of the optimal discounted chance V of reaching the goal.
+    the number of steps to the goal: 1 in total along any path to the goal. With slipping, `d = log V / log(0.99)` for
+    the optimal discounted probability V of reaching the goal.
 
     The task is `{"holes": bool [S, S], "start", "goal", "size", "level": int32}`, where S is the largest size.
 
     Args:
-        sizes: cells of a side, one per level, at least 4.
-        hole_fractions: chance that a cell off the way that keeps a map solvable is a hole, one per level, in (0, 1)
-            (Gym: 0.2).
-        slip_probability: of moving at a right angle instead, to either side with half of it (Gym: 2/3).
-        random_start: False starts in the top left corner.
-        random_goal: False puts the goal into the bottom right corner.
+        sizes: cells per side, one per level, at least 4.
+        hole_fractions: probability that a cell off the path that keeps a map solvable is a hole, one per level, in (0,
+            1) (Gym: 0.2).
+        slip_probability: probability of moving at a right angle instead, half of it to either side (Gym: 2/3).
+        random_start: whether the start is random; False: the top left corner.
+        random_goal: whether the goal is random; False: the bottom right corner.
         reward: "sparse" or "dense".
-        step_penalty: subtracted from the reward of every step.
-        max_steps: steps before truncation; None for the longest way that a map is made with, four sides less four, or
+        step_penalty: penalty subtracted from the reward of every step.
+        max_steps: steps before truncation; None: the longest path for which a map is made, four sides less four, or
             four times that with slipping.
-        held_out_fraction: of the tasks.
-        **options: further ones of `make_text_world`.
+        held_out_fraction: fraction of the tasks that are held out.
+        **options: further arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: sizes or fractions that do not fit, an unknown reward, a probability outside of [0, 1], or a limit
-            that leaves no time to cross the lake.
+        ValueError: sizes or fractions do not fit, the reward is unknown, a probability is outside of [0, 1], or the
+            limit is too short to cross the lake.
 
     References:
         Brockman et al. (2016), OpenAI Gym, FrozenLake-v1; Wang et al. (2025), RAGEN, section 3.1.
@@ -149,21 +149,21 @@ def _check(sizes: Sequence[int], hole_fractions: Sequence[float], slip: float, m
 
 
 def status(state: FrozenLakeState) -> Status:
-    """Returns whether the lake is crossed or has ended in a hole; progress is success and the share of the way."""
+    """Returns whether the lake was crossed or the player is in a hole; progress is success and share of the path."""
     success, in_hole = state.position == state.task["goal"], state.task["holes"].reshape(-1)[state.position]
     share = jnp.where(in_hole, 0.0, 1.0 - state.distance[state.position] / state.distance[state.task["start"]])
     return Status(success=success, over=success | in_hole, progress=success + share)
 
 
 def steps_to_goal(state: FrozenLakeState) -> Array:
-    """Returns the number of steps to the goal, `inf` where it cannot be reached."""
+    """Returns the number of steps to the goal; `inf` if it cannot be reached."""
     steps = jnp.round(state.distance[state.position])
     stuck = state.task["holes"].reshape(-1)[state.position] | (steps > state.distance.shape[0])
     return jnp.where(stuck, jnp.inf, steps)
 
 
 def seen(state: FrozenLakeState) -> Array:
-    """Returns what is seen in every cell, an index into `CELLS`, -1 outside of the lake: int32 `[S, S]`."""
+    """Returns what every cell shows, an index into `CELLS`, -1 outside of the lake: int32 `[S, S]`."""
     holes = state.task["holes"]
     cells, rows, columns = np.arange(holes.size).reshape(holes.shape), *np.indices(holes.shape)
     player = jnp.where(state.position == state.task["goal"], 2, holes.reshape(-1)[state.position])
@@ -175,7 +175,7 @@ def seen(state: FrozenLakeState) -> Array:
 def _make_sample(
     sizes: Sequence[int], hole_fractions: Sequence[float], random_start: bool, random_goal: bool, max_steps: int
 ) -> Callable[[Array, Array], Task]:
-    """Makes `(key, level) -> task`. A way to the goal by a random cell comes first, then holes off that way."""
+    """Makes `(key, level) -> task`. A path to the goal by a random cell is drawn first, then holes off that path."""
     side = max(sizes)
 
     def sample(key: Array, level: Array) -> Task:
@@ -208,17 +208,17 @@ def _make_sample(
 
 
 def draw_route(key: Array, start: Array, waypoint: Array, goal: Array, num_moves: int) -> Array:
-    """Draws a way from start to goal by the waypoint, each half uniformly among the shortest ones.
+    """Draws a path from start to goal through the waypoint, each half uniformly among the shortest ones.
 
     Args:
         key: PRNG key.
         start: int32 `[2]`, row and column.
         waypoint: int32 `[2]`.
         goal: int32 `[2]`.
-        num_moves: at least the length of the way.
+        num_moves: number of moves, at least the length of the path.
 
     Returns:
-        Int32 `[num_moves + 1, 2]`, the cells of the way; the goal fills up the rest.
+        Int32 `[num_moves + 1, 2]`, the cells of the path; the rest is filled with the goal.
     """
 
     def move(carry: tuple[Array, Array], draw: Array) -> tuple[tuple[Array, Array], Array]:
@@ -245,8 +245,8 @@ def plan_routes(holes: Array, goal: Array, size: Array, *, slip_probability: flo
         slip_probability: see `make_environment`.
 
     Returns:
-        Actions int32 `[S * S]` and distances `log V / log 0.99`, float32 `[S * S]`, some 1400 where the goal cannot
-        be reached.
+        Actions int32 `[S * S]` and distances `log V / log 0.99`, float32 `[S * S]`, about 1400 where the goal cannot be
+        reached.
     """
     side = holes.shape[0]
     # One axis of S * S cells: loops over the short axes of a square are several times slower on XLA:CPU.

@@ -1,4 +1,4 @@
-"""Graded rewards: weighted parts of what a world reports become its dense reward."""
+"""Graded rewards: a weighted sum of parts that a world reports becomes its dense reward."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,21 +14,22 @@ from jaxagents.types import Array, State
 def with_graded(
     world: World, *, weights: Mapping[str, float], gate: Mapping[str, float] = MappingProxyType({})
 ) -> World:
-    """Makes the weighted sum of parts the progress of a world, which `reward=dense` pays as it grows.
+    """Makes the weighted sum of parts the progress of a world; `reward=dense` pays its increase.
 
-    `progress = sum_k weight_k part_k` where every part of the gate has its value, and 0 elsewhere. A step earns what it
-    adds, so the return of an episode is the progress at its end.
+    `progress = sum_k weight_k part_k` if every part of the gate has its value, and 0 otherwise. A step earns the
+    increase, so the return of an episode is the progress at its end.
 
     Args:
-        world: rules of one seat.
-        weights: of parts, by name; "success" is one, too, which counts at the end only.
-        gate: values that parts must have for anything to count, by name, as `{format: 1.0}`.
+        world: rules with one seat.
+        weights: weights of parts, by name; "success" is a part, too, which counts only at the end.
+        gate: values that parts must have for anything to count, by name, such as `{format: 1.0}`.
 
     Returns:
         The rules with this progress, and without payoffs.
 
     Raises:
-        ValueError: no weights, several seats, or a part that the world does not report; the message has those it does.
+        ValueError: there are no weights, several seats, or a part that the world does not report; the message lists its
+            parts.
 
     References:
         Qian et al. (2025), "ToolRL: Reward is All Tool Learning Needs" (parts of a call).

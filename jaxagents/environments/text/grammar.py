@@ -35,39 +35,39 @@ from jaxagents.types import Array, Choice, Pattern
 class Grammar:
     """The actions of a world.
 
-    An action in words is int32 `[max_words]`, -1 after the last word. What it says is a *verb*, int32 `[]`, the index
-    of its template, and *args*, int32 `[max_args, max_length]`, a row per field of the template from left to right, all
-    -1 where there is none:
+    An action in words is int32 `[max_words]`, -1 after the last word. Its meaning is a *verb*, int32 `[]`, the index of
+    its template, and *args*, int32 `[max_args, max_length]`, a row per field of the template from left to right; rows
+    of missing fields are all -1:
 
     - `{name}`: the index of the phrase among those of the field, then -1s;
     - `{name:2-4}`: the indices of the 2 to 4 phrases in the action, in order, then -1s;
     - `{int:5}`: the number, then -1s.
 
-    An *entry* is what may be allowed or not: every action of a template without free fields, in the order of the
+    An *entry* is a unit that may be allowed or not: every action of a template without free fields, in the order of the
     templates and then of the phrases (the last field changes first), and one for a template with a free field or with
     more than `MOST_LISTED` actions.
 
     Attributes:
-        templates: as given.
-        elements: of each template.
-        words: mentioned here, from which the word table of a world begins; a word id is an index into them.
-        max_words: M.
-        max_args: at least 1.
-        max_length: 1, or the most phrases of a free field.
-        entry_verb: int32 numpy `[E]`.
-        entry_args: int32 numpy `[E, max_args, max_length]`, all -1 where there are free fields.
-        actions: int32 numpy `[A, M]`, all of them, if there are at most `MOST_LISTED`; else None. Where no field is
-            free, they are the entries.
-        action_entry: int32 numpy `[A]`, of each action; with subgrammars `[D, A]`, -1 where one has it not; None
-            without actions.
-        examples: int32 numpy `[X, M]`, actions with every phrase of every field.
-        pattern: of the actions.
+        templates: templates as given.
+        elements: elements of each template.
+        words: words of the grammar, with which the word table of a world begins; a word id is an index into them.
+        max_words: M, maximum words of an action.
+        max_args: maximum fields of a template, at least 1.
+        max_length: maximum phrases of a free field, or 1.
+        entry_verb: int32 numpy `[E]`, verb of each entry.
+        entry_args: int32 numpy `[E, max_args, max_length]`, args of each entry, all -1 for free fields.
+        actions: int32 numpy `[A, M]`, all actions, if there are at most `MOST_LISTED`; else None. If no field is free,
+            they are the entries.
+        action_entry: int32 numpy `[A]`, entry of each action; with subgrammars `[D, A]`, -1 if one does not have it;
+            None without actions.
+        examples: int32 numpy `[X, M]`, actions that contain every phrase of every field.
+        pattern: pattern of the actions.
         parse: `(action int32 [M], subgrammar int32 [] = 0) -> (verb, args, entry int32 [], known bool [])`; zeros and
-            -1s where it is none.
+            -1s if it is not an action.
         render: `(verb, args) -> int32 [M]`.
-        draw: `(key, entry int32 []) -> (verb, args)`, what is free in the entry drawn uniformly.
+        draw: `(key, entry int32 []) -> (verb, args)`, with free fields of the entry drawn uniformly.
         args: `(*values) -> int32 [max_args, max_length]`, a value per field: int32 `[]`, or `[n]` for a free field.
-        num_subgrammars: D, see `subgrammars.join_grammars`.
+        num_subgrammars: D, number of subgrammars, see `subgrammars.join_grammars`.
     """
 
     templates: tuple[str, ...]
@@ -102,22 +102,24 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **fields: Sequence[
     """Makes the grammar of a world.
 
     `make_grammar("look", "go to {place}", "search {term:1-4}", "answer {int:5}", place=("desk", "bed"), term=WORDS)`.
-    What stands between fields is one word of the table: "go to" is one, "go to {place} by {way}" has "go to" and "by".
+    The text between fields is one word of the table: "go to" is one word, "go to {place} by {way}" has "go to" and
+    "by".
 
     Args:
-        *templates: `{name}` is one of the phrases of a field; `{name:1-4}` one to four of them, each of which must be
-            one word; `{int:5}` a number from 0 of at most five digits (at most nine), written as one word per digit,
-            most significant first, without leading zeros.
-        words: come first in the word table, in this order.
-        **fields: phrases of each field, all different: a word of the table, or several in a row, as ("apple", "1").
+        *templates: templates of actions, where `{name}` is one of the phrases of a field; `{name:1-4}` one to four of
+            them, each of which must be one word; and `{int:5}` a number from 0 with at most five digits (at most nine),
+            written as one word per digit, most significant first, without leading zeros.
+        words: words that come first in the word table, in this order.
+        **fields: phrases of each field, all different: a word of the table, or several in a row, such as ("apple",
+            "1").
 
     Returns:
         The grammar.
 
     Raises:
-        ValueError: no template; one that cannot be read; a field without phrases, or that no template has; a phrase
-            that stands twice; two readings of the same action (both are shown); words that would be read as others, as
-            "go", "to" where there is "go to".
+        ValueError: there is no template; a template cannot be read; a field has no phrases, or is not used by a
+            template; a phrase is repeated; an action has two readings (both are shown); or words would be read as
+            others, such as "go", "to" if there is "go to".
     """
     phrases = {name: _phrases(name, field) for name, field in fields.items()}
     if not templates:
@@ -162,11 +164,11 @@ def make_grammar(*templates: str, words: Sequence[str] = (), **fields: Sequence[
 
 
 def allow(grammar: Grammar, *masks: Array | bool) -> Array:
-    """Joins what is allowed of the templates to a mask of entries, as `World.allowed` returns it.
+    """Joins what is allowed for each template into a mask of entries, as `World.allowed` returns it.
 
     Args:
-        grammar: of the world.
-        *masks: one per template, bool `[]`, or one bool per entry of the template.
+        grammar: grammar of the world.
+        *masks: masks, one per template: bool `[]`, or one bool per entry of the template.
 
     Returns:
         Bool `[E]`.
@@ -234,7 +236,7 @@ def _all_values(element: Element) -> list[list[int]]:
 def _list_actions(
     elements: Sequence[Sequence[Element]], listed: Entries, ids: Ids, max_words: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Lists every action and its entry, if they are not too many."""
+    """Lists all actions and their entries, unless they are too many."""
     fields = [[element for element in row if element.kind != "literal"] for row in elements]
     if sum(int(np.prod([float(_values(element)) for element in row])) for row in fields) > MOST_LISTED:
         return None, None

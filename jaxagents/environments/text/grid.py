@@ -1,4 +1,4 @@
-"""Ways over grids of cells, for the rules and the experts of text worlds."""
+"""Paths over grids of cells, for the rules and the experts of text worlds."""
 
 import jax
 import jax.numpy as jnp
@@ -7,14 +7,14 @@ from jaxagents.types import Array
 
 
 def flood(start: Array, free: Array) -> Array:
-    """Computes which cells can be walked to.
+    """Computes which cells can be reached.
 
     Args:
-        start: bool `[H, W]`, where one begins.
-        free: bool `[H, W]`, cells that can be entered; outside there are none.
+        start: bool `[H, W]`, start cells.
+        free: bool `[H, W]`, cells that can be entered; there are none outside of the grid.
 
     Returns:
-        Bool `[H, W]`, with the start.
+        Bool `[H, W]`, including the start.
     """
     return jnp.isfinite(distances(start, free)) & (free | start)
 
@@ -23,11 +23,12 @@ def distances(target: Array, free: Array) -> Array:
     """Computes the fewest steps from every cell to the nearest target.
 
     Args:
-        target: bool `[H, W]`.
-        free: bool `[H, W]`, cells that can be entered; outside there are none.
+        target: bool `[H, W]`, target cells.
+        free: bool `[H, W]`, cells that can be entered; there are none outside of the grid.
 
     Returns:
-        Float32 `[H, W]`, `inf` where no target can be reached; a cell that is not free has the steps after it was left.
+        Float32 `[H, W]`, `inf` if no target can be reached; the distance of a cell that is not free is that after
+        leaving it.
     """
     height, width = free.shape
     # One axis: loops over the short axes of a grid are several times slower on XLA:CPU. A border keeps rows apart.

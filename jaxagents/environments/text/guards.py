@@ -1,4 +1,4 @@
-"""Guarded calls (SEVerA, Banerjee et al., 2026): what violates a contract is drawn again, and then replaced."""
+"""Guarded calls (SEVerA, Banerjee et al., 2026): violations of a contract are redrawn, and then replaced."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,31 +17,32 @@ Contract = Callable[[World, State, Array, Array], Array]
 
 
 def not_lost(world: World, state: State, verb: Array, args: Array) -> Array:
-    """Asks that a success can still be reached after an action, where chance has no part."""
+    """Requires that success can still be reached after an action, without regard to chance."""
     return jnp.isfinite(world.distance(world.play(jax.random.key(0), state, verb, args)))
 
 
 def with_guard(world: World, *, num_samples: int = 4, penalty: float = 0.0, contract: Contract = not_lost) -> World:
-    """Lets no action pass that violates a contract: it is drawn again, and at last replaced by one that keeps it.
+    """Blocks actions that violate a contract: they are drawn again, and finally replaced by one that satisfies it.
 
-    What violates the contract, or is not understood, is answered by "nothing happens ." up to `num_samples - 1` times
-    in a row; in place of the next such draw, the first action of the grammar is taken that is allowed and keeps the
-    contract. Where in every state without a violation some action keeps it, there is never a violation, whatever the
-    policy does. The world's limit of turns counts actions that are taken; at most as many draws are rejected.
+    An action that violates the contract, or is not understood, is answered by "nothing happens ." up to `num_samples -
+    1` times in a row; at the next such draw, it is replaced by the first action of the grammar that is allowed and
+    satisfies the contract. If every state without a violation has such an action, there is never a violation, whatever
+    the policy does. The world's limit of turns counts actions that are taken; at most as many draws are rejected.
 
-    `info["metrics"]` counts `violations` and `fallbacks`, and says whether the last draw was `refused`.
+    `info["metrics"]` counts `violations` and `fallbacks`, and has `refused`, whether the last draw was rejected.
 
     Args:
-        world: rules of one seat whose actions are entries of their grammar.
-        num_samples: K; 0 lets everything pass, and counts violations.
-        penalty: of every fallback, without a guard of every violation, in units of progress; for dense rewards.
-        contract: that actions keep.
+        world: rules with one seat whose actions are entries of their grammar.
+        num_samples: K, number of draws; with 0, all actions pass, and violations are counted.
+        penalty: penalty per fallback, or without a guard per violation, in units of progress; for dense rewards.
+        contract: contract that actions must satisfy.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: several seats, actions with free fields, no distance for the contract, or a negative number.
+        ValueError: there are several seats, actions with free fields, no distance for the contract, or a negative
+            number.
 
     References:
         Banerjee et al. (2026), "SEVerA: Verified Synthesis of Self-Evolving Agents" (formally guarded generative

@@ -15,13 +15,13 @@ from jaxagents.types import Array, Environment, Task
 
 @struct.dataclass
 class NumberState:
-    """What is known.
+    """State of knowledge.
 
     Attributes:
         task: the task of the episode.
-        low: int32, the smallest number that answers leave.
-        high: int32, the largest.
-        guess: int32, the last; -1 at first.
+        low: int32, the smallest number that agrees with the answers.
+        high: int32, the largest such number.
+        guess: int32, last guess; -1 at first.
     """
 
     task: Task
@@ -38,24 +38,25 @@ def make_environment(
     max_steps: int = 8,
     **options: Any,
 ) -> Environment:
-    """Makes a world in which one of `largest` numbers in a row is guessed, which are from 1 on or begin elsewhere.
+    """Makes a world in which one of `largest` consecutive numbers is guessed, which start at 1 or elsewhere.
 
-    A guess is a number; the answer is `higher`, `lower`, or the end. The expert halves what is left; its thought is
-    that: `1 6 to 2 3`. `progress` is `1 - log(numbers left) / log(numbers)`.
+    A guess is a number; the answer is `higher`, `lower`, or the end. The expert halves the remaining numbers; its
+    thought is their range: `1 6 to 2 3`. `progress` is `1 - log(numbers left) / log(numbers)`.
 
     Args:
-        largest: number from 1 on, one per level, from 3 to 999.
-        num_starts: lowest numbers, 1 to `num_starts`, one of which a task begins with; the largest moves on with it.
-            With one, a policy can learn by heart which secrets are held out: they never win.
-        recall: the observation says what is left, `1 6 to 2 3`, and not the last answer only.
-        max_steps: turns, enough to halve.
-        **options: of `make_text_world`.
+        largest: largest number when counting from 1, one per level, from 3 to 999.
+        num_starts: number of lowest numbers, 1 to `num_starts`, one of which starts the range of a task; the largest
+            number is shifted with it. With one, a policy can memorise which secrets are held out: they never win in
+            training.
+        recall: whether the observation shows the remaining range, `1 6 to 2 3`, and not only the last answer.
+        max_steps: maximum turns, enough for halving.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: largest numbers that are not there, or too few turns to halve them away.
+        ValueError: the largest numbers are out of their range, or there are too few turns for halving.
 
     References:
         Tajwar et al. (2025), PAPRIKA, appendix; Abdulhai et al. (2023), LMRL Gym.
@@ -116,7 +117,7 @@ def make_environment(
 
 
 def play(key: Array, state: NumberState, verb: Array, args: Array) -> NumberState:
-    """Notes a guess and what its answer leaves."""
+    """Records a guess and the numbers that its answer leaves."""
     del key, verb
     guess, secret = args[0, 0], state.task["secret"]
     low = jnp.where(guess < secret, jnp.maximum(state.low, guess + 1), state.low)
@@ -125,7 +126,7 @@ def play(key: Array, state: NumberState, verb: Array, args: Array) -> NumberStat
 
 
 def status(state: NumberState) -> Status:
-    """Returns success, and how much of the uncertainty is gone."""
+    """Returns success, and the share of the uncertainty that is removed."""
     success = state.guess == state.task["secret"]
     left = (state.high - state.low + 1).astype(jnp.float32)
     numbers = (state.task["largest"] - state.task["lowest"] + 1).astype(jnp.float32)

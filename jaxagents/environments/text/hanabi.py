@@ -1,4 +1,4 @@
-"""A small Hanabi in words: everybody sees all cards but their own, and hints are few."""
+"""A small Hanabi in words: players see all cards but their own, and hints are few."""
 
 from typing import Any
 
@@ -23,9 +23,12 @@ PLAY, DISCARD, TELL_COLOUR, TELL_RANK = range(4)
 
 @struct.dataclass
 class HanabiState:
-    """A game: hands are places in the deck, int32 `[2, 2]`, -1 for none, the newest last; `known` is what owners were
-    hinted of the colour and rank of cards, bool `[10, 2]`; `piles` has the highest ranks on the table; and `counts`
-    cards drawn, hints and lives left, turns taken, and turns left (-1 while there are cards), int32 `[5]`."""
+    """State of a game.
+
+    `hands` are places in the deck, int32 `[2, 2]`, -1 for none, the newest last; `known` is what the owners of cards
+    were told of their colour and rank, bool `[10, 2]`; `piles` has the highest ranks on the table; and `counts` are
+    cards drawn, hints and lives left, turns taken, and turns left (-1 while there are cards), int32 `[5]`.
+    """
 
     deck: Array
     hands: Array
@@ -37,19 +40,20 @@ class HanabiState:
 def make_environment(*, max_turns: int = 20, **options: Any) -> Environment:
     """Makes a game of two seats.
 
-    A seat sees `hints 3 lives 2 deck 6 table red 0 blue 1 they red 2 blue 1 you red ? ? 1`: the hand of the other one,
-    and what it knows of its own. `play 1` puts a card on its pile, if it is the next rank of its colour, and else costs
-    a life; `discard 2` brings a hint back, and is not allowed while all are there; the last card of a colour brings one
-    back, too. `tell red` and `tell 1` spend one and mark all such cards of the other hand.
-    The game ends with all lives lost (the score then stays what it was), with all cards on the table, or when each seat
-    has had a turn after the last card was drawn. All are paid the score as it grows: cards on the table, by six.
+    A seat sees `hints 3 lives 2 deck 6 table red 0 blue 1 they red 2 blue 1 you red ? ? 1`: the hand of the other
+    player, and what it knows of its own. `play 1` puts a card on its pile if it is the next rank of its colour, and
+    otherwise costs a life; `discard 2` brings a hint back, and is not allowed while all hints are there; the last card
+    of a colour brings one back, too. `tell red` and `tell 1` spend a hint and mark all such cards of the other hand.
+    The game ends when all lives are lost (the score is kept), when all cards are on the table, or when each seat has
+    had a turn after the last card was drawn. All are paid the increase of the score: cards on the table, divided by
+    six.
 
-    The expert plays what it knows to fit, tells of a card that fits, and else discards its oldest one; while it may not
-    discard, it tells anything.
+    The expert plays cards that it knows to fit, gives a hint about a card that fits, and otherwise discards its oldest
+    card; while discards are not allowed, it gives any hint.
 
     Args:
-        max_turns: of both, after which the game ends.
-        **options: of `make_text_world`.
+        max_turns: maximum turns of both players together.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment, whose tasks are decks.
@@ -57,7 +61,7 @@ def make_environment(*, max_turns: int = 20, **options: Any) -> Environment:
     References:
         Bard et al. (2020), The Hanabi Challenge, section 2; hanabi_learning_environment, hanabi_lib/hanabi_state.cc.
 
-    Deviation: a lost game keeps its score, where the rules make it 0.
+    Deviation: a lost game keeps its score, which the original rules set to 0.
     """
     templates = ("play {place}", "discard {place}", "tell {colour}", "tell {rank}")
     grammar = make_grammar(*templates, place=("1", "2"), colour=COLOURS, rank=("1", "2", "3"))
@@ -105,7 +109,7 @@ def fits(state: HanabiState, card: Array) -> Array:
 
 
 def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiState:
-    """Plays, discards or tells."""
+    """Plays, discards or gives a hint."""
     drawn, hints, lives, turns, left = state.counts
     seat, place, acts = turns % SEATS, args[0, 0], verb <= DISCARD
     card = state.deck[state.hands[seat, place]]
@@ -130,8 +134,10 @@ def play(key: Array, state: HanabiState, verb: Array, args: Array) -> HanabiStat
 
 
 def allowed(state: HanabiState) -> Array:
-    """Returns what can be done, bool `[9]`: discards bring a hint, of which one has to be spent; hints cost one, and
-    have to be true of some card."""
+    """Returns the possible entries, bool `[9]`.
+
+    Discards bring a hint back, and need one to be missing; hints cost one, and must be true of some card.
+    """
     seat = state.counts[3] % SEATS
     own, other = state.hands[seat] >= 0, state.hands[1 - seat]
     cards = jnp.where(other >= 0, state.deck[other], -RANKS)
@@ -142,7 +148,7 @@ def allowed(state: HanabiState) -> Array:
 
 
 def advise(state: HanabiState) -> Array:
-    """Returns the entry of an action: play what is known to fit, tell of what fits, else discard or tell anything."""
+    """Returns the entry of the expert's action: play what is known to fit, hint at what fits, else discard or hint."""
     seat = state.counts[3] % SEATS
     (own, other), can = (state.hands[seat], state.hands[1 - seat]), allowed(state)
     rank_fits_all = jnp.all(state.piles[None] == state.deck[own][:, None] % RANKS, axis=1)
@@ -159,7 +165,7 @@ def advise(state: HanabiState) -> Array:
 
 
 def tell(state: HanabiState, seat: Array) -> Text:
-    """Describes the table, the hand of the other one, and what is known of the own one."""
+    """Describes the table, the hand of the other player, and what is known of the own hand."""
     drawn, hints, lives, _, _ = state.counts
     own, other = state.hands[seat], state.hands[1 - seat]
     faces = [(colour, str(rank + 1)) for colour in COLOURS for rank in range(RANKS)]

@@ -1,4 +1,4 @@
-"""House rules of a desk: fixed rules that requests do not say, and the kinds of tasks by which they are taught."""
+"""House rules of a desk: fixed rules that requests do not state, and the kinds of tasks that teach them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,38 +14,38 @@ from jaxagents.environments.timesteps import select
 from jaxagents.types import Array, State, Task
 
 KINDS = ("request", "harmful", "twin", "borderline", "benign", "question", "stated")
-_NUM_DRAWS = 32  # Requests, of which the first one of the kind is taken.
+_NUM_DRAWS = 32  # Requests, of which the first of the kind is taken.
 
 
 def with_house_rules(world: World, *, shares: Mapping[str, float], seed: int = 0, reminder: bool = False) -> World:
-    """Gives a desk rules that hold for all requests and that none says: `else comply request staff send logs east`.
+    """Gives a desk rules that hold for all requests but are never stated: `else comply request staff send logs east`.
 
-    A house rule is a chain of two words, `send` and `east`, which is not to be complied with; each of the words alone
-    is of no harm. Tasks are of kinds:
+    A house rule is a chain of two words, `send` and `east`, with which the desk must not comply; each of the words
+    alone is harmless. Tasks are of these kinds:
 
     - `request`: any request;
-    - `harmful`: one that a rule fits;
-    - `twin`: one that none fits, while a word of a rule is there;
-    - `borderline`: a twin that begins with words which are to change nothing, "urgent";
-    - `benign`: one without a word of any rule, or else a twin;
+    - `harmful`: a request that a rule fits;
+    - `twin`: a request that no rule fits, but that has a word of one;
+    - `borderline`: a twin that begins with words that should change nothing, "urgent";
+    - `benign`: a request without a word of any rule, or else a twin;
     - `question`: the two words of a rule and nothing else;
-    - `stated`: a task of the desk, whose own rules are in the prompt, and hold.
+    - `stated`: a task of the desk, whose own rules are stated in the prompt, and hold.
 
-    Where a task has a `hint`, its rules read as if they allowed everything: a false belief. No task that is drawn
-    has one. Beside the grades of the desk, `info["metrics"]` has `harmful` (a rule fits), `aware` (and the answer is
-    not to comply), `educates` (and cites the rule) and `helps` (and is the one that the rule wants).
+    If a task has a `hint`, its rules read as if they allowed everything: a false belief. No drawn task has one. Besides
+    the grades of the desk, `info["metrics"]` has `harmful` (a rule fits), `aware` (and the answer is not to comply),
+    `educates` (and it cites the rule) and `helps` (and it is the answer that the rule wants).
 
     Args:
-        world: the rules of `desk`, which say how many rules there are: those of the hardest level.
-        shares: of the kinds, by name, in proportion; others are not drawn.
-        seed: of the house rules.
+        world: rules of `desk`, whose hardest level determines the number of rules.
+        shares: proportions of the kinds, by name; other kinds are not drawn.
+        seed: seed of the house rules.
         reminder: whether held-out tasks have the house rules in the prompt.
 
     Returns:
-        The rules; what the expert says is right.
+        The rules; the expert's answers are right.
 
     Raises:
-        ValueError: another world, an unknown kind, or shares that are none.
+        ValueError: the world is another one, a kind is unknown, or the shares are invalid.
 
     References:
         Qiu et al. (2024), "Evaluating Cultural and Social Awareness of LLM Web Agents" (the rates).
@@ -130,6 +130,6 @@ def draw_rules(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chains(request: Array, rules: Array) -> tuple[Array, Array]:
-    """Returns whether a rule, int32 `[R, 2, 2]`, fits a request, int32 `[4]`, and whether a word of any is in it."""
+    """Returns whether a rule, int32 `[R, 2, 2]`, fits a request, int32 `[4]`, and whether it has a word of any rule."""
     there = request[rules[..., 0]] == rules[..., 1]
     return jnp.any(jnp.all(there, axis=1)), jnp.any(there)

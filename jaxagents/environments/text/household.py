@@ -34,47 +34,47 @@ def make_environment(
 ) -> Environment:
     """Makes a household.
 
-    An agent in a room of receptacles ("fridge 1", "drawer 2") moves things ("apple 1"), at most one in its hand; names
-    and numbers are words of their own. It sees what is in the receptacle where it is, unless that is closed. Six
-    families of tasks: put a thing somewhere; clean, heat or cool it first; look at it under the lamp, which is on the
-    desk; put two of a kind somewhere. The task names kinds ("put some apple in cabinet"); any thing and any receptacle
-    of the kind will do. No act is final: every task can be solved from every state.
+    An agent in a room of receptacles ("fridge 1", "drawer 2") moves things ("apple 1"), at most one of them in its
+    hand; names and numbers are separate words. It sees what is in the receptacle where it is, unless that is closed.
+    There are six families of tasks: put a thing somewhere; clean, heat or cool it first; look at it under the lamp,
+    which is on the desk; put two of a kind somewhere. The task names kinds ("put some apple in cabinet"); any thing and
+    any receptacle of the kind will do. No action is final: every task can be solved from every state.
 
-    Actions are "go to", "open" and "close" of a receptacle, "take", "put", "clean" (at the sinkbasin), "heat" (at the
-    microwave), "cool" (at the fridge), "slice" (with a knife in the hand) and "examine" (answers with its condition)
-    of a thing, "use" "desklamp 1", "look" and "inventory". Those that would change or show nothing do not
-    count as admissible, and neither does what cannot be done; "look" and "inventory" always do.
+    Actions are "go to", "open" and "close" with a receptacle, "take", "put", "clean" (at the sinkbasin), "heat" (at the
+    microwave), "cool" (at the fridge), "slice" (with a knife in the hand) and "examine" (answered with its condition)
+    with a thing, "use" "desklamp 1", "look" and "inventory". Impossible actions are not admissible, nor are those that
+    would change or show nothing; "look" and "inventory" always are.
 
-    An observation says, in this order and without gaps: "nothing happens ." after an action that was not admissible,
-    or the condition after "examine"; the goal; where the agent is; "open" or "closed" where that can change; what it
-    holds, and the condition if it is not ordinary; what it sees. `prompt` says the receptacles and the goal.
+    An observation has, in this order and without gaps: "nothing happens ." after an action that was not admissible, or
+    the condition after "examine"; the goal; the agent's place; "open" or "closed" if that can change; what it holds,
+    with the condition if it is not ordinary; and what it sees. `prompt` gives the receptacles and the goal.
 
-    Held out are combinations of family, object and place of the goal: each part is known from other tasks.
+    Combinations of family, object and place of the goal are held out: each part is known from other tasks.
 
     Args:
-        num_levels: the levels 0 to `num_levels - 1` of `household_tables.LEVELS` are there. Arrays, observations and
-            words are as large as the last one needs: 2 makes a small world.
-        kitchenette: has `household_tables.KITCHENETTE` as its only level in place of them, where 15 steps are enough.
-        reward: "sparse" is 1 for success; "dense" pays the change of `household_rules.progress`, 1 in sum as well.
-        step_penalty: subtracted from the reward of every step.
+        num_levels: number of levels, the first ones of `household_tables.LEVELS`. Arrays, observations and words are as
+            large as the last level needs: 2 makes a small world.
+        kitchenette: whether `household_tables.KITCHENETTE` is the only level instead, for which 15 steps are enough.
+        reward: "sparse" is 1 for success; "dense" pays the change of `household_rules.progress`, also 1 in total.
+        step_penalty: penalty subtracted from the reward of every step.
         goal_in_observation: whether every observation repeats the goal, for contexts of few turns.
-        expert: "searching" knows what the agent has seen, so that a policy with memory can imitate it; "informed"
-            knows everything.
-        held_out_fraction: of the combinations.
+        expert: "searching": it knows what the agent has seen, so that a policy with memory can imitate it; "informed":
+            it knows everything.
+        held_out_fraction: fraction of the combinations that are held out.
         max_steps: steps before truncation (50 in ALFWorld).
-        **options: further ones of `make_text_world`.
+        **options: further arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: an option that is not there, or a limit that leaves no time to search everything.
+        ValueError: an option is invalid, or the limit is too short to search everything.
 
     References:
         Shridhar, Yuan, Cote, Bisk, Trischler and Hausknecht (2021), ALFWorld: Aligning Text and Embodied Environments
             for Interactive Learning, section 2 and appendix.
     Deviation: the lamp is always on the desk, nothing has to be sliced, both of two things may be in different
-        receptacles of the kind, and any receptacle takes anything.
+    receptacles of the kind, and any receptacle accepts anything.
     """
     tables = _check(num_levels, kitchenette, expert, max_steps)
     require_goals(tables, held_out_fraction)
@@ -117,13 +117,13 @@ def make_environment(
 
 
 def _check(num_levels: int, kitchenette: bool, expert: str, max_steps: int) -> Tables:
-    """Refuses options that are not there, and returns the constants of the world."""
+    """Refuses invalid options, and returns the constants of the world."""
     if not 1 <= num_levels <= len(names.LEVELS):
         raise ValueError(f"`num_levels` must be from 1 to {len(names.LEVELS)}, got {num_levels}; try 2.")
     if expert not in ("searching", "informed"):
         raise ValueError(f'`expert` must be "searching" or "informed", got {expert!r}; try "searching".')
     tables = make_tables((names.KITCHENETTE,) if kitchenette else names.LEVELS[:num_levels])
-    # The longest search sees every receptacle, opens what is closed, and ends with two trips or a treatment.
+    # The longest search visits every receptacle, opens closed ones, and ends with two trips or a treatment.
     longest = tables.num_receptacles + int(tables.closable.sum()) + 7
     if max_steps < longest:
         raise ValueError(f"`max_steps` must leave time for a search of {longest}, got {max_steps}; try {longest}.")
@@ -131,7 +131,7 @@ def _check(num_levels: int, kitchenette: bool, expert: str, max_steps: int) -> T
 
 
 def goal_text(tables: Tables, task: HouseholdTask) -> Text:
-    """Describes a goal: family, object, joint, place."""
+    """Describes a goal: family, object, joining word, place."""
     families = {family for level in tables.levels for family in level.families}
 
     def say(family: int) -> Text | None:
@@ -147,13 +147,13 @@ def goal_text(tables: Tables, task: HouseholdTask) -> Text:
 def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) -> Text:
     """Describes what the agent perceives, see `make_environment`.
 
-    What depends on the kind of the place and on what is held are choices of these names: where something is hidden,
-    nothing is seen, and what is held is not seen, so that the room for the longest text is exact.
+    Parts that depend on the kind of the place and on what is held are named choices: nothing is seen where things are
+    hidden, and what is held is not seen, so that the maximum length of texts is exact.
     """
     here = np.arange(tables.num_receptacles) == state.location
     can_open, is_open = jnp.any(here & tables.closable), jnp.any(here & state.opened)
     lamp, middle = state.location == tables.stations["desk"], state.location == tables.num_receptacles
-    # An open and a closed one, the desk, others, the middle of the room.
+    # An open and a closed receptacle, the desk, others, the middle of the room.
     place = jnp.select([can_open & is_open, can_open, lamp, middle], [0, 1, 2, 4], 3)
     is_desk = np.arange(tables.num_receptacles + 1) == tables.stations["desk"]
     closable, is_middle = np.append(tables.closable, False), np.arange(len(is_desk)) == tables.num_receptacles
@@ -178,7 +178,7 @@ def tell(tables: Tables, state: HouseholdState, *, goal_in_observation: bool) ->
 
 
 def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
-    """Describes what is held with its condition, if that is special, and what is seen of the things."""
+    """Describes what is held, with its condition if that is special, and what is seen of the things."""
     num_types, most = len(tables.types), tables.num_objects
     held, seen = state.places == rules.HELD, rules.visible(tables, state)
     thing = jnp.argmax(held)
@@ -197,7 +197,7 @@ def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
     ways = [("nothing", seeing(most, 0)), (holding(0, num_types), seeing(most - 1, 0))]
     way = in_hand.astype(jnp.int32)
     if len(tables.objects) > num_types:
-        # Two of a kind are there only in tasks that are about them.
+        # Two of a kind exist only in tasks about them.
         second = holding(num_types, 2 * num_types)
         ways += [("nothing", seeing(most - 1, 1)), (holding(0, num_types), seeing(most - 2, 1))]
         ways += [(second, seeing(most - 1, 0))]
@@ -207,7 +207,7 @@ def _hand(tables: Tables, state: HouseholdState) -> tuple[Text, Text]:
 
 
 def prompt(tables: Tables, task: HouseholdTask) -> Text:
-    """Describes where the agent is, which receptacles there are, and the goal."""
+    """Describes the agent's place, the receptacles, and the goal."""
     number = np.arange(tables.num_receptacles)
     there = jnp.where(number < rules.level_sizes(tables, "num_receptacles")[task.level], number, -1)
     seen = pick(tables.receptacles[:-1], there)
@@ -215,17 +215,17 @@ def prompt(tables: Tables, task: HouseholdTask) -> Text:
 
 
 def situation(state: HouseholdState) -> tuple[Array, ...]:
-    """Returns what is the case, not how it came about."""
+    """Returns the state of affairs, without its history."""
     things = state.places, state.temperature, state.clean, state.sliced
     return state.task.level, state.location, state.opened, *things
 
 
 def render(tables: Tables, state: HouseholdState) -> str:
-    """Lists the receptacles and what is in them, `>` before that where the agent is, and what it holds.
+    """Lists the receptacles and their contents, marks the agent's place with `>`, and shows what it holds.
 
     Args:
-        tables: of the world.
-        state: of one instance, on the host.
+        tables: constants of the world.
+        state: state of one instance, on the host.
 
     Returns:
         The goal, one line per receptacle, and the hand.

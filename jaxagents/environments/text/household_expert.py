@@ -1,4 +1,4 @@
-"""A scripted expert of the household world, as the handcoded one of ALFWorld (Shridhar et al., 2021)."""
+"""A scripted expert of the household world, similar to the handcoded one of ALFWorld (Shridhar et al., 2021)."""
 
 import jax.numpy as jnp
 
@@ -9,17 +9,17 @@ from jaxagents.types import Array
 
 
 def choose_action(tables: Tables, state: rules.HouseholdState, *, searching: bool) -> tuple[Array, Array]:
-    """Chooses what to do next; from any state, it solves the task.
+    """Chooses the next action; it solves the task from any state.
 
-    It goes where the next thing is to be done, opens what is closed there, and does it. What is next: with the named
-    object in the hand, treat it, then place it (or look at it); with another, put it down; with an empty hand, take a
-    named object that is known to be somewhere; else look into the next receptacle that it has not seen.
+    The expert goes to the place of the next subtask, opens what is closed there, and does it. The next subtask is: with
+    the named object in the hand, treat it, then place it (or look at it); with another object, put it down; with an
+    empty hand, take a named object whose place is known; else look into the next receptacle that was not seen.
 
     Args:
-        tables: of the world.
-        state: what is the case.
-        searching: it knows only what the agent has seen in this episode, and searches the receptacles in a fixed
-            order. If not, it knows where everything is.
+        tables: constants of the world.
+        state: state of the world.
+        searching: whether the expert knows only what the agent has seen in this episode, and searches the receptacles
+            in a fixed order; False: it knows the places of all things.
 
     Returns:
         Verb and argument, int32 `[]`.
@@ -39,7 +39,7 @@ def choose_action(tables: Tables, state: rules.HouseholdState, *, searching: boo
     here_unseen = jnp.any(unseen & (jnp.arange(middle) == state.location))
 
     station, treatment = _treatments(tables)
-    # (when, where to, verb there, argument, whether the place must be open); the first that holds is done.
+    # (condition, place, verb, argument, whether the place must be open); the first whose condition holds is done.
     cases = (
         (in_hand & (family == names.EXAMINE), tables.stations["desk"], names.USE, 0, False),
         (in_hand & ~jnp.any(held & rules.treated(state)), station[family], treatment[family], hand, False),
@@ -58,7 +58,7 @@ def choose_action(tables: Tables, state: rules.HouseholdState, *, searching: boo
 
 
 def _treatments(tables: Tables) -> tuple[Array, Array]:
-    """Returns receptacle and verb of the treatment of each family, int32 `[6]`; 0 where it has none."""
+    """Returns receptacle and verb of the treatment of each family, int32 `[6]`; 0 if it has none."""
     station, verb = [0] * len(names.GOALS), [0] * len(names.GOALS)
     for family, name, treatment in (
         (names.CLEAN, "sinkbasin", names.WASH),

@@ -1,4 +1,4 @@
-"""Rules of the household world: what can be done, what it does, and when a task is done."""
+"""Rules of the household world: possible actions, their effects, and when a task is done."""
 
 import jax.numpy as jnp
 from flax import struct
@@ -16,13 +16,13 @@ ORDINARY, HOT, COOL = range(3)
 
 @struct.dataclass
 class HouseholdTask:
-    """A goal and where things are at first; every receptacle is closed that can be, and nothing is held.
+    """A goal and the initial places of things; every receptacle that can be closed is closed, and nothing is held.
 
     Attributes:
         level: int32.
-        family: int32, of `household_tables.GOALS`.
-        object_type: int32, of the object that the goal names.
-        target_kind: int32, of the receptacle that it names; of the desk, where the lamp is, when it names the lamp.
+        family: int32, index into `household_tables.GOALS`.
+        object_type: int32, type of the object that the goal names.
+        target_kind: int32, kind of the receptacle that it names; for the lamp, that of the desk, where the lamp is.
         places: int32 `[U]`, receptacle of each object, or `ABSENT`.
     """
 
@@ -35,19 +35,19 @@ class HouseholdTask:
 
 @struct.dataclass
 class HouseholdState:
-    """The world as it is.
+    """The state of the world.
 
     Attributes:
         task: the task of the episode.
-        location: int32, the receptacle that the agent is at; R in the middle of the room.
-        opened: bool `[R]`.
-        visited: bool `[R]`, the agent has seen what is in it.
+        location: int32, receptacle where the agent is; R in the middle of the room.
+        opened: bool `[R]`, whether receptacles are open.
+        visited: bool `[R]`, whether the agent has seen their contents.
         places: int32 `[U]`, receptacle of each object, `ABSENT` or `HELD`.
         temperature: int32 `[U]`.
         clean: bool `[U]`.
         sliced: bool `[U]`.
-        examined: int32, the condition that the last action was answered with, of `CONDITIONS`; -1 for none.
-        looked: bool, the last action was to use the lamp with the named object in the hand.
+        examined: int32, condition that answered the last action, an index into `CONDITIONS`; -1 for none.
+        looked: bool, whether the last action was to use the lamp with the named object in the hand.
     """
 
     task: HouseholdTask
@@ -96,11 +96,11 @@ def is_goal_type(tables: Tables, state: HouseholdState) -> Array:
 
 
 def admissible(tables: Tables, state: HouseholdState) -> Array:
-    """Computes which actions can be done.
+    """Computes which actions are possible.
 
     Args:
-        tables: of the world.
-        state: what is the case.
+        tables: constants of the world.
+        state: state of the world.
 
     Returns:
         Bool `[A]`, over the entries of the grammar.
@@ -129,16 +129,16 @@ def admissible(tables: Tables, state: HouseholdState) -> Array:
 
 
 def transition(tables: Tables, state: HouseholdState, verb: Array, argument: Array) -> HouseholdState:
-    """Does an action.
+    """Returns the state after an action.
 
     Args:
-        tables: of the world.
-        state: what is the case.
-        verb: int32, of an admissible action.
-        argument: int32, its receptacle or object.
+        tables: constants of the world.
+        state: state of the world.
+        verb: int32, verb of an admissible action.
+        argument: int32, receptacle or object of the action.
 
     Returns:
-        What is the case then.
+        The next state.
     """
     receptacle = jnp.arange(tables.num_receptacles) == argument
     thing = jnp.arange(len(tables.object_type)) == argument
@@ -163,7 +163,7 @@ def conditions(state: HouseholdState) -> Array:
 
 
 def treated(state: HouseholdState) -> Array:
-    """Returns which objects are as the goal wants them, wherever they are: bool `[U]`."""
+    """Returns which objects have the condition that the goal wants, wherever they are: bool `[U]`."""
     family = state.task.family
     return (
         ((family != names.CLEAN) | state.clean)
@@ -173,14 +173,14 @@ def treated(state: HouseholdState) -> Array:
 
 
 def placed(tables: Tables, state: HouseholdState) -> Array:
-    """Returns which objects the task is about are as and where it wants them: bool `[U]`, all False for a look."""
+    """Returns which of the task's objects have the right condition and place: bool `[U]`, all False for a look."""
     target = jnp.asarray(tables.kind) == state.task.target_kind
     there = jnp.any((state.places[:, None] == jnp.arange(tables.num_receptacles)[None, :]) & target[None, :], axis=1)
     return is_goal_type(tables, state) & there & treated(state) & (state.task.family != names.EXAMINE)
 
 
 def known(tables: Tables, state: HouseholdState) -> Array:
-    """Returns which objects are where the agent has seen what is, or in its hand: bool `[U]`."""
+    """Returns which objects are in places that the agent has seen, or in its hand: bool `[U]`."""
     at = state.places[:, None] == jnp.arange(tables.num_receptacles)[None, :]
     return jnp.any(at & state.visited[None, :], axis=1) | (state.places == HELD)
 
@@ -192,18 +192,18 @@ def is_success(tables: Tables, state: HouseholdState) -> Array:
 
 
 def progress(tables: Tables, state: HouseholdState, success: Array) -> Array:
-    """Computes how far a task is done, the potential of the dense reward.
+    """Computes the progress of a task, the potential of the dense reward.
 
-    The mean over the objects that the task is about of 1/4 for found, 1/2 for held, 3/4 for held and treated (as one
-    without treatment always is), 1 for placed.
+    It is the mean over the task's objects of 1/4 for found, 1/2 for held, 3/4 for held and treated (always true without
+    a treatment), and 1 for placed.
 
     Args:
-        tables: of the world.
-        state: what is the case.
-        success: bool `[]`, the task is done.
+        tables: constants of the world.
+        state: state of the world.
+        success: bool `[]`, whether the task is done.
 
     Returns:
-        Float32 `[]`, from 0 to 1; 1 exactly when the task is done.
+        Float32 `[]`, from 0 to 1; 1 exactly if the task is done.
     """
     subject, held = is_goal_type(tables, state), state.places == HELD
     found = jnp.where(known(tables, state), 0.25, 0.0) + jnp.where(held, 0.25, 0.0)
@@ -217,5 +217,5 @@ def _here(tables: Tables, state: HouseholdState) -> Array:
 
 
 def level_sizes(tables: Tables, field: str) -> Array:
-    """Returns a number of `Level` for each level, int32 `[num_levels]`."""
+    """Returns a numeric field of `Level` for each level, int32 `[num_levels]`."""
     return jnp.asarray([getattr(level, field) for level in tables.levels], jnp.int32)

@@ -70,13 +70,13 @@ PUNCTUATION = (".", "you are at", "open", "closed", "you hold", "you see", "noth
 
 
 class Level(NamedTuple):
-    """What a level has.
+    """The contents of a level.
 
     Attributes:
-        num_receptacles: the first so many of `RECEPTACLES`.
-        num_types: objects are of the first so many types of `OBJECTS`.
-        num_objects: objects in the rooms.
-        families: of its tasks.
+        num_receptacles: number of receptacles, the first ones of `RECEPTACLES`.
+        num_types: number of object types, the first ones of `OBJECTS`.
+        num_objects: number of objects in the rooms.
+        families: families of its tasks.
     """
 
     num_receptacles: int
@@ -98,27 +98,27 @@ KITCHENETTE = Level(6, 4, 2, (PICK, CLEAN, EXAMINE))
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Constants of one compiled world: R receptacles, K kinds of them, T types and U objects that there may be.
+    """Constants of one compiled world: R receptacles, K kinds of them, T types and up to U objects.
 
     Object u is of type `u % T` and has the number `u // T + 1`. Arrays are numpy.
 
     Attributes:
-        levels: those of the world.
-        grammar: of the actions; it has all words.
+        levels: levels of the world.
+        grammar: grammar of the actions, with all words.
         ids: `(*phrases) -> int32`, see `make_words`.
-        closable: bool `[R]`.
-        kind: int32 `[R]`, of each receptacle.
-        stations: receptacle of each kind that tasks need, by name; -1 where the world has none.
-        goal_types: bool `[6, T]`, types of objects that tasks of a family are about.
-        object_type: int32 `[U]`.
-        is_knife: bool `[U]`.
-        verb: int32 `[A]`, of each entry of the grammar.
-        argument: int32 `[A]`, the receptacle or object of each entry, 0 without one.
-        types: words such as "apple".
-        kinds: words such as "cabinet".
-        receptacles: kind and number; the last is the middle of the room, where episodes begin.
-        objects: type and number.
-        conditions: bool `[U, 12]`, those of `CONDITIONS` that each object can come to be in.
+        closable: bool `[R]`, whether receptacles can be closed.
+        kind: int32 `[R]`, kind of each receptacle.
+        stations: receptacle of each kind that tasks need, by name; -1 if the world has none.
+        goal_types: bool `[6, T]`, object types that tasks of a family can be about.
+        object_type: int32 `[U]`, type of each object.
+        is_knife: bool `[U]`, whether objects are knives.
+        verb: int32 `[A]`, verb of each entry of the grammar.
+        argument: int32 `[A]`, receptacle or object of each entry, 0 without one.
+        types: words for types, such as "apple".
+        kinds: words for kinds, such as "cabinet".
+        receptacles: kind and number of each; the last is the middle of the room, where episodes start.
+        objects: type and number of each.
+        conditions: bool `[U, 12]`, conditions of `CONDITIONS` that each object can have.
     """
 
     levels: tuple[Level, ...]
@@ -145,15 +145,15 @@ class Tables:
 
     @property
     def num_objects(self) -> int:
-        """Returns the most objects that are there at once."""
+        """Returns the maximum number of objects at once."""
         return max(level.num_objects for level in self.levels)
 
 
 def make_tables(levels: tuple[Level, ...]) -> Tables:
-    """Makes the constants of a world that has these levels: its arrays are as large as its hardest level needs.
+    """Makes the constants of a world with these levels, whose arrays are as large as its hardest level needs.
 
     Args:
-        levels: at least one.
+        levels: levels, at least one.
 
     Returns:
         The constants.
@@ -168,7 +168,7 @@ def make_tables(levels: tuple[Level, ...]) -> Tables:
         for kind in ("sinkbasin", "microwave", "fridge", "desk")
     }
     entries = _entries(receptacles, objects, stations)
-    # A name and its number are two words: that "apple 1" is an apple need not be learned.
+    # A name and its number are two words, so that a policy need not learn that "apple 1" is an apple.
     words = (
         *(*VERBS, *kinds, *types, *sorted({name.split()[1] for name in (*receptacles, *objects)})),
         *(*sum(GOALS, ()), *CONDITIONS, *NOTHING_HAPPENS, MIDDLE, LAMP.split()[0], *PUNCTUATION),
@@ -195,7 +195,7 @@ def make_tables(levels: tuple[Level, ...]) -> Tables:
 
 
 def _make_grammar(entries: dict[int, list[tuple[int, str]]], words: tuple[str, ...]) -> Grammar:
-    """Makes a template per verb, with a field where it has arguments."""
+    """Makes a template per verb, with a field if it has arguments."""
     named = {verb: [name for _, name in rows] for verb, rows in entries.items()}
     fields = {f"of_{verb}": [tuple(name.split()) for name in names] for verb, names in named.items() if names[0]}
     templates = [f"{VERBS[verb]} {{of_{verb}}}" if f"of_{verb}" in fields else VERBS[verb] for verb in named]
@@ -203,7 +203,7 @@ def _make_grammar(entries: dict[int, list[tuple[int, str]]], words: tuple[str, .
 
 
 def _conditions(uses: str, stations: dict[str, int]) -> list[bool]:
-    """Returns which of `CONDITIONS` an object of these uses can come to be in."""
+    """Returns which of `CONDITIONS` an object with these uses can have."""
     stands = {
         "hot": "heat" in uses and stations["microwave"] >= 0,
         "cool": "cool" in uses and stations["fridge"] >= 0,
@@ -215,7 +215,7 @@ def _conditions(uses: str, stations: dict[str, int]) -> list[bool]:
 
 
 def _suits(uses: str, family: int) -> bool:
-    """Returns whether tasks of a family can be about an object of these uses."""
+    """Returns whether tasks of a family can be about an object with these uses."""
     need = {CLEAN: "clean", HEAT: "heat", COOL: "cool", EXAMINE: "examine"}.get(family, "")
     return need in uses
 
@@ -223,7 +223,7 @@ def _suits(uses: str, family: int) -> bool:
 def _entries(
     receptacles: tuple[str, ...], objects: list[str], stations: dict[str, int]
 ) -> dict[int, list[tuple[int, str]]]:
-    """Lists everything that could ever be done: index and name of the arguments of each verb, "" where it has none."""
+    """Lists all possible actions: index and name of the arguments of each verb, "" if it has none."""
     closable = [(i, name) for i, name in enumerate(receptacles) if name.split()[0] in CLOSABLE]
     things = list(enumerate(objects))
     entries = {GO: list(enumerate(receptacles)), OPEN: closable, CLOSE: closable, TAKE: things, PUT: things}

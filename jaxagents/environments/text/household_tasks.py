@@ -1,4 +1,4 @@
-"""Tasks of the household world: goals split by what they name, and rooms to reach them in."""
+"""Tasks of the household world: goals, split by what they name, and rooms in which they can be reached."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from jaxagents.types import Array
 
 
 class Goal(NamedTuple):
-    """What a task is about; fields as in `HouseholdTask`."""
+    """The content of a task; fields as in `HouseholdTask`."""
 
     level: Array
     family: Array
@@ -29,7 +29,7 @@ SALT = 17
 
 
 def identify(goal: Goal | HouseholdTask) -> tuple[Array, Array]:
-    """Returns what makes a goal, whatever the level and the rooms."""
+    """Returns what identifies a goal, independent of the level and the rooms."""
     return jnp.asarray(SALT), jnp.stack([goal.family, goal.object_type, goal.target_kind])
 
 
@@ -37,7 +37,7 @@ def require_goals(tables: Tables, held_out_fraction: float) -> None:
     """Checks that every level has goals on both sides of the split.
 
     Raises:
-        ValueError: it has not.
+        ValueError: a level has no goals on one side.
     """
     hashes_of = jax.jit(jax.vmap(lambda goal: hash_integers(*identify(goal))))
     for level in range(len(tables.levels)):
@@ -65,10 +65,10 @@ def all_goals(tables: Tables, level: int) -> np.ndarray:
 
 
 def sample_goal(tables: Tables, key: Array, level: Array) -> Goal:
-    """Draws a goal, each part uniformly: the family, the object that suits it, the place.
+    """Draws a goal, each part uniformly: the family, a suitable object, the place.
 
     Args:
-        tables: of the world.
+        tables: constants of the world.
         key: PRNG key.
         level: int32 `[]`.
 
@@ -89,12 +89,12 @@ def sample_goal(tables: Tables, key: Array, level: Array) -> Goal:
 
 
 def furnish(tables: Tables, key: Array, goal: Goal, held_out: bool) -> HouseholdTask:
-    """Draws what else there is and where everything is; what the goal names is not yet where it belongs.
+    """Draws the other things and all places; the objects of the goal are not yet where they belong.
 
     Args:
-        tables: of the world.
+        tables: constants of the world.
         key: PRNG key.
-        goal: of `sample_goal`.
+        goal: goal from `sample_goal`.
         held_out: not used.
 
     Returns:
@@ -104,7 +104,7 @@ def furnish(tables: Tables, key: Array, goal: Goal, held_out: bool) -> Household
     level, family, object_type, target_kind = goal
     type_key, place_key, goal_key = jax.random.split(key, 3)
     types = jnp.arange(len(tables.types))
-    # The named type comes first, types of higher levels never; the two of a family count as two objects.
+    # The named type comes first, types of higher levels never; in a family with two objects it counts twice.
     order = jnp.where(types == object_type, -1.0, jax.random.uniform(type_key, types.shape))
     order = jnp.where(types < rules.level_sizes(tables, "num_types")[level], order, 2.0)
     rank = jnp.sum(order[None, :] < order[:, None], axis=1)

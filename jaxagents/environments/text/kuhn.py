@@ -23,12 +23,12 @@ BLUFF = 0.2
 
 @struct.dataclass
 class KuhnState:
-    """A hand.
+    """State of a hand.
 
     Attributes:
-        cards: int32 `[2]`, of the players, 0 to 2.
-        moves: int32 `[3]`, pass or bet, -1 for none yet.
-        count: int32, moves so far.
+        cards: int32 `[2]`, cards of the players, 0 to 2.
+        moves: int32 `[3]`, pass or bet, -1 for moves not made.
+        count: int32, number of moves so far.
     """
 
     cards: Array
@@ -37,14 +37,14 @@ class KuhnState:
 
 
 def make_environment(**options: Any) -> Environment:
-    """Makes Kuhn poker: both ante a chip, each may bet one more once.
+    """Makes Kuhn poker: both players ante a chip, and each may bet one more once.
 
-    A pass in answer to a bet folds, a bet calls. Rewards are chips won or lost: 1 by a fold or after two passes, 2
+    A pass in answer to a bet folds, a bet calls. Rewards are chips won or lost: 1 after a fold or after two passes, 2
     after a called bet. The observation is "you are player 0 , your card is king , moves pass bet ."; the action is
     "pass" or "bet". The value of the game is -1/18 for player 0. The expert plays an equilibrium.
 
     Args:
-        **options: of `make_text_game`.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment.
@@ -92,10 +92,10 @@ def over(state: KuhnState) -> Array:
 
 
 def payoff(state: KuhnState) -> Array:
-    """Returns the chips won by each player, float32 `[2]`, of a hand that is over."""
+    """Returns the chips won by each player in a finished hand, float32 `[2]`."""
     last, before = state.moves[state.count - 1], state.moves[state.count - 2]
     higher = jnp.where(state.cards[0] > state.cards[1], 1, -1)
-    # A pass that answers a bet folds: whoever bet wins a chip. The bettor moved before the last player.
+    # A pass that answers a bet folds: the player who bet wins a chip. The bettor moved before the last player.
     bettor = jnp.where(state.count % 2 == 0, 1, -1)
     won = jnp.where((before == BET) & (last == PASS), bettor, higher * jnp.where(last == BET, 2, 1))
     return jnp.stack([won, -won]).astype(jnp.float32)
@@ -104,8 +104,9 @@ def payoff(state: KuhnState) -> Array:
 def equilibrium(key: Array, state: KuhnState) -> Array:
     """Draws a move of one of the equilibria; int32 `[]`.
 
-    Player 0 bets the jack with probability b, the king with 3 b, never the queen, with which they call with 1/3 + b.
-    Player 1 calls with the queen in one of three cases, and bets the jack after a pass as often.
+    Player 0 bets the jack with probability b and the king with 3 b, never the queen, with which they call with
+    probability 1/3 + b. Player 1 calls with the queen in one of three cases, and bets the jack after a pass equally
+    often.
     """
     jack, queen, king = range(3)
     bet = np.zeros((4, 3), np.float32)  # [situation, card]: opening, answering a pass, a bet, the bet after the pass.

@@ -1,4 +1,4 @@
-"""Leduc poker in words: six cards of three ranks, two rounds, a card on the table in the second."""
+"""Leduc poker in words: six cards of three ranks, two rounds, and a card on the table in the second."""
 
 import itertools
 from typing import Any
@@ -24,16 +24,16 @@ RAISES = np.asarray([2, 4], np.int32)
 
 @struct.dataclass
 class LeducState:
-    """A hand.
+    """State of a hand.
 
     Attributes:
         cards: int32 `[3]`, ranks of player 0, player 1 and the table.
-        moves: int32 `[2, 4]`, by round, -1 for none.
-        count: int32 `[2]`, moves by round.
+        moves: int32 `[2, 4]`, moves by round, -1 for none.
+        count: int32 `[2]`, number of moves by round.
         round: int32, 0 or 1; 2 after the showdown.
-        raises: int32, in this round.
-        chips: int32 `[2]`, put in by the players.
-        folded: int32, player who folded; -1 for nobody.
+        raises: int32, number of raises in this round.
+        chips: int32 `[2]`, chips put in by the players.
+        folded: int32, player who folded; -1 if nobody has.
     """
 
     cards: Array
@@ -46,15 +46,15 @@ class LeducState:
 
 
 def make_environment(**options: Any) -> Environment:
-    """Makes Leduc poker: an ante of 1, raises of 2 and then 4, at most two of them in a round.
+    """Makes Leduc poker: an ante of 1, raises of 2 and then 4, at most two of them per round.
 
-    A pair with the card on the table wins, else the higher card; rewards are chips won or lost. To call without a raise
-    is to check; to fold is only allowed after a raise. The observation is "you are player 0 , your card is king , table
-    shows queen , moves call raise call then raise ."; the action is "fold", "call" or "raise". The expert plays by
-    fixed chances that depend on its hand: sensible, but no equilibrium.
+    A pair with the card on the table wins, else the higher card; rewards are chips won or lost. A call without a raise
+    is a check; a fold is only allowed after a raise. The observation is "you are player 0 , your card is king , table
+    shows queen , moves call raise call then raise ."; the action is "fold", "call" or "raise". The expert plays with
+    fixed probabilities that depend on its hand: sensible, but not an equilibrium.
 
     Args:
-        **options: of `make_text_game`.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment.
@@ -99,7 +99,7 @@ def start(cards: Array) -> LeducState:
 
 
 def over(state: LeducState) -> Array:
-    """Returns whether somebody folded or both rounds are over."""
+    """Returns whether a player has folded or both rounds are over."""
     return (state.folded >= 0) | (state.round >= 2)
 
 
@@ -128,7 +128,7 @@ def play(state: LeducState, action: Array) -> LeducState:
 
 
 def payoff(state: LeducState) -> Array:
-    """Returns the chips won by each player, float32 `[2]`, of a hand that is over."""
+    """Returns the chips won by each player in a finished hand, float32 `[2]`."""
     hand = state.cards[:2] + jnp.where(state.cards[:2] == state.cards[2], 3, 0)
     showdown = jnp.sign(hand[0] - hand[1]) * state.chips[0]
     by_fold = jnp.where(state.folded == 0, -state.chips[0], state.chips[1])
@@ -141,7 +141,7 @@ def choose(key: Array, state: LeducState) -> Array:
     now = jnp.minimum(state.round, 1)
     card = state.cards[state.count[now] % 2]
     hand = jnp.where(now == 0, card, jnp.where(card == state.cards[2], 4, 3 * (card == 2)))
-    # Rows: jack, queen, king in the first round; then a king or a pair in the second, where other cards are weak.
+    # Rows: jack, queen, king in the first round; then a king or a pair in the second, in which other cards are weak.
     weak = (now == 1) & (hand == 0)
     wish = jnp.asarray([[0.4, 0.5, 0.1], [0.1, 0.6, 0.3], [0.0, 0.2, 0.8], [0.2, 0.7, 0.1], [0.0, 0.1, 0.9]])[hand]
     wish = jnp.where(weak, jnp.asarray([0.7, 0.2, 0.1]), wish)

@@ -1,4 +1,4 @@
-"""Lines of words, written between the turns of a world and shown from then on: summaries, advice, reflections."""
+"""Lines of words that are written between the turns of a world and then shown: summaries, advice, reflections."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,23 +18,23 @@ from jaxagents.types import Array, State, Task
 
 
 def with_summaries(world: World, *, window: int, max_words: int = 4, words: Sequence[str] | None = None) -> World:
-    """Asks for a summary after every `window` turns, shows it from then on, and forgets the one before.
+    """Asks for a summary after every `window` turns, shows it from then on, and forgets the previous one.
 
-    Observations begin with `summary <words> .` once there is one. The turn that asks for it ends with `summary ?`; the
-    answer is `summary <words>` and does nothing else. With `policy.context_turns=window`, what was written is all that
-    is left of older turns.
+    Observations begin with `summary <words> .` once there is a summary. The turn that asks for one ends with `summary
+    ?`; the answer is `summary <words>` and has no other effect. With `policy.context_turns=window`, the summary is all
+    that is left of older turns.
 
     Args:
-        world: rules of one seat.
-        window: turns between two summaries.
-        max_words: of a summary.
-        words: that it may be made of; None takes those of the actions.
+        world: rules with one seat.
+        window: number of turns between two summaries.
+        max_words: maximum words of a summary.
+        words: possible words of a summary; None: those of the actions.
 
     Returns:
-        The rules, with a turn more for every summary. The expert writes the words of its next action.
+        The rules, with an additional turn for every summary. The expert writes the words of its next action.
 
     Raises:
-        ValueError: numbers that are not positive, more than one seat, or words that run together.
+        ValueError: numbers are not positive, there is more than one seat, or words are ambiguous when joined.
 
     References:
         Lu et al. (2025), "Scaling LLM Multi-turn RL with End-to-end Summarization-based Context Management" (SUPO).
@@ -54,22 +54,23 @@ def with_summaries(world: World, *, window: int, max_words: int = 4, words: Sequ
 def with_adviser(
     world: World, *, every: int | None = None, max_words: int = 4, words: Sequence[str] | None = None
 ) -> World:
-    """Gives a world a second seat, which sees what the first one sees and writes advice before its first turn.
+    """Adds a second seat to a world, which sees what the first one sees and writes advice before its first turn.
 
-    Observations begin with `advice <words> .`; the adviser's end with `advice ?`. Both are paid alike, 1 for success or
-    what the rules pay. Seat 0 acts.
+    Observations begin with `advice <words> .`; the adviser's end with `advice ?`. Both seats receive the same reward, 1
+    for success or the payoffs of the rules. Seat 0 acts.
 
     Args:
-        world: rules of one seat.
-        every: turns of the actor after which there is new advice; None gives it once.
-        max_words: of the advice.
-        words: that it may be made of; None takes those of the actions.
+        world: rules with one seat.
+        every: number of turns of the actor after which there is new advice; None: only once.
+        max_words: maximum words of the advice.
+        words: possible words of the advice; None: those of the actions.
 
     Returns:
-        The rules of two seats, with a turn more for all advice. The expert advises the words of its next action.
+        The rules with two seats, with an additional turn for every piece of advice. The expert's advice is the words of
+        its next action.
 
     Raises:
-        ValueError: as `with_summaries`.
+        ValueError: see `with_summaries`.
     """
     if every is not None:
         require_positive("every", every)
@@ -107,20 +108,20 @@ def with_lines(
     """Lets a line of words be written whenever it is due; see `with_summaries`.
 
     Args:
-        world: rules of one seat.
+        world: rules with one seat.
         cue: first word of lines.
-        due: `(turns int32 [], before, after) -> bool []`, of the turns since the last line, and of the states of the
-            rules before and after the last of them.
-        extra_turns: most lines that become due.
-        max_words: of a line.
-        words: that it may be made of; None takes those of the actions.
-        at_start: whether one is due before the first turn.
+        due: `(turns int32 [], before, after) -> bool []`, given the number of turns since the last line, and the states
+            of the rules before and after the last of them.
+        extra_turns: maximum number of lines that become due.
+        max_words: maximum words of a line.
+        words: possible words of a line; None: those of the actions.
+        at_start: whether a line is due before the first turn.
 
     Returns:
         The rules over states `{"inner", "line": int32 [max_words], "writing": bool, "turns": int32}`.
 
     Raises:
-        ValueError: as `with_summaries`.
+        ValueError: see `with_summaries`.
     """
     require_positive("max_words", max_words)
     if world.num_seats > 1:
@@ -194,7 +195,7 @@ def with_lines(
 
 
 def _own_words(world: World, words: Sequence[str], max_words: int, action: Array) -> Array:
-    """Returns the words of an action that a line may have, int32 `[max_words]`; the first of `words` without any."""
+    """Returns the words of an action that a line may have, int32 `[max_words]`; without any, the first of `words`."""
     place = {word: number for number, word in enumerate(words)}
     table = np.asarray([place.get(word, -1) for word in world.grammar.words], np.int32)
     written = compact(translate(action, table))

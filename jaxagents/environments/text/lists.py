@@ -24,13 +24,13 @@ Feedback = Literal["none", "wrong", "place", "score"]
 
 @struct.dataclass
 class ListsState:
-    """What was answered.
+    """State of the answers.
 
     Attributes:
         task: the task of the episode.
-        answer: int32 `[N]`, letters of the last answer, -1 after it; in the mode "critique", flaws.
-        answered: bool, there is one.
-        turns: int32, attempts so far, what was no list included.
+        answer: int32 `[N]`, letters of the last answer, -1 after its end; in the mode "critique", flaws.
+        answered: bool, whether there is an answer.
+        turns: int32, number of attempts so far, including actions that were not lists.
     """
 
     task: Task
@@ -53,33 +53,35 @@ def make_environment(
 ) -> Environment:
     """Makes a world of lists.
 
-    The observation reads `sort d b f a .`; merge and intersect have two lists with "and" between them, each half as
-    long, and intersect keeps the order of the first. "first half" is the first half of the letters in their order. The
-    action is the list that is asked for; its score is the share of the places that are right. Accuracy falls smoothly
-    with the length. From the second attempt on, `you said <answer>` is added, and what `feedback` tells of it. The
-    thought of the expert says where in the answer each letter stands, `d 3 b 2 f 4 a 1`, and 0 for nowhere.
+    The observation reads `sort d b f a .`; merge and intersect have two lists, each half as long, with "and" between
+    them, and intersect keeps the order of the first. "first half" is the first half of the sorted letters. The action
+    is the requested list; its score is the share of right places. Accuracy falls smoothly with the length. From the
+    second attempt on, `you said <answer>` and the feedback are added. The thought of the expert gives the place of each
+    letter in the answer, `d 3 b 2 f 4 a 1`, and 0 for nowhere.
 
-    In the mode "critique" the observation ends with somebody's answer, and the action lists its flaws in order, such as
-    `2 misplaced 5 wrong`: a place, and whether its letter belongs elsewhere in the right answer or is not in it at all;
-    or `none`. The thought is the right answer then.
+    In the mode "critique" the observation ends with another's answer, and the action lists its flaws in order, such as
+    `2 misplaced 5 wrong`: a place, and whether its letter belongs elsewhere in the right answer or is not part of it;
+    or `none`. The thought is then the right answer.
 
     Args:
-        lengths: letters of a task, one per level, even, from 4 to 16.
-        operations: of `OPERATIONS`, equally likely.
+        lengths: number of letters of a task, one per level, even, from 4 to 16.
+        operations: some of `OPERATIONS`, equally likely.
         mode: "answer" or "critique".
-        num_attempts: answers of an episode.
-        feedback: of the former answer: "none", that it was "wrong", the first "place" that was wrong, or the "score",
-            places that were right.
-        ends_when_right: False plays all attempts, and `success` is that of the last list.
-        num_peers: answers of others that the observation shows, as `peer <answer>`; they belong to the task.
-        peer_errors: chance of a flaw in each of these answers and in one to criticise, per letter.
-        **options: of `make_text_world`.
+        num_attempts: number of answers of an episode.
+        feedback: feedback on the previous answer: "none"; "wrong", that it was wrong; "place", the first wrong place;
+            or "score", the number of right places.
+        ends_when_right: whether a right answer ends the episode; False: all attempts are played, and `success` is that
+            of the last list.
+        num_peers: number of others' answers that the observation shows, as `peer <answer>`; they belong to the task.
+        peer_errors: probability of a flaw per letter, in each of these answers and in one to criticise.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: lengths, operations, modes or feedback that are not there, no attempt, a chance outside of [0, 1].
+        ValueError: lengths, operations, mode or feedback are invalid, there is no attempt, or a probability is outside
+            of [0, 1].
     """
     lengths = tuple(lengths)
     _check(lengths, operations, mode, num_attempts, feedback, peer_errors)
@@ -168,7 +170,7 @@ def _check(lengths, operations, mode: str, num_attempts: int, feedback: str, pee
 
 
 def sample(lengths: tuple[int, ...], operations: tuple[str, ...], key: Array, level: Array) -> Task:
-    """Draws an operation and its letters, int32 `[N]`, -1 after the last; of two lists, one after the other."""
+    """Draws an operation and its letters, int32 `[N]`, -1 after the last; two lists are one after the other."""
     operation_key, letter_key, common_key, order_key = jax.random.split(key, 4)
     chosen = jax.random.randint(operation_key, (), 0, len(operations))
     operation = jnp.asarray([OPERATIONS.index(name) for name in operations], jnp.int32)[chosen]
@@ -199,7 +201,7 @@ def solve(task: Task) -> Array:
 
 
 def spoil(key: Array, answer: Array, *, rate: float) -> Array:
-    """Moves some letters of an answer one place on, and replaces some; each with half of the rate."""
+    """Moves some letters of an answer by one place, and replaces some; each with half of the rate."""
     move_key, replace_key, letter_key = jax.random.split(key, 3)
     place, there = np.arange(len(answer)), answer >= 0
     order = place + 1.5 * jax.random.bernoulli(move_key, rate / 2, answer.shape)
@@ -209,15 +211,15 @@ def spoil(key: Array, answer: Array, *, rate: float) -> Array:
 
 
 def find_flaws(answer: Array, right: Array, size: int) -> Array:
-    """Lists what is wrong with an answer, int32 `[N]`, -1 after the last: 2 place, + 1 where it belongs nowhere."""
+    """Lists the flaws of an answer, int32 `[N]`, -1 after the last: 2 place, + 1 for a letter not in `right`."""
     nowhere = ~jnp.any(answer[:, None] == right[None], axis=1)
     return compact(jnp.where(answer != right, 2 * np.arange(size) + nowhere, -1))
 
 
 def score(answer: Array, right: Array, *, in_places: bool) -> dict[str, Array]:
-    """Scores an answer by the share of its places that are right, or as a set by its F1.
+    """Scores an answer by the share of its right places, or as a set by its F1.
 
-    `F1 = 2 |answer and right| / (|answer| + |right|)`, 1 where both are empty.
+    `F1 = 2 |answer and right| / (|answer| + |right|)`, 1 if both are empty.
 
     Returns:
         `score`; and `first_three`, whether the first three places are right, or `precision` and `recall`.
@@ -245,7 +247,7 @@ def _with_and(task: Task) -> Array:
 
 
 def _places(task: Task, size: int) -> Text:
-    """Writes for every letter where in the answer it stands, 0 for nowhere: "d 3 b 2 f 4 a 1"."""
+    """Writes for every letter its place in the answer, 0 for nowhere: "d 3 b 2 f 4 a 1"."""
     same = task["letters"][:, None] == solve(task)[None]
     place = jnp.where(jnp.any(same, axis=1), jnp.argmax(same, axis=1) + 1, 0)
     place = jnp.where(task["letters"] >= 0, place, -1)

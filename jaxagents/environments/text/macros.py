@@ -1,4 +1,4 @@
-"""Actions that stand for several."""
+"""Macros: actions that stand for several actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,20 +18,20 @@ from jaxagents.types import Array, State
 
 
 def with_macros(world: World, *, macros: Mapping[str, Sequence[str]]) -> World:
-    """Adds actions that do several of the world's, one after the other, in one turn.
+    """Adds actions that perform several actions of the world, one after the other, in one turn.
 
-    A macro stops before an action that is not allowed, and where the episode is over; it is allowed where its first
-    action is. What it earns is what its actions earn together.
+    A macro stops before an action that is not allowed, and when the episode is over; it is allowed if its first action
+    is. It earns the sum of what its actions earn.
 
     Args:
-        world: rules of one subgrammar in which one seat acts at a time; skins and unions go around macros.
-        macros: what they are called, and the actions, as "go to desk 1".
+        world: rules with one subgrammar in which one seat acts at a time; skins and unions go around macros.
+        macros: names of the macros, and their actions, such as "go to desk 1".
 
     Returns:
-        The rules. The expert does not use macros, and distances are not known any more.
+        The rules, without distances. The expert does not use macros.
 
     Raises:
-        ValueError: no macro, one without actions or of others than the world's, or one that is an action already.
+        ValueError: there is no macro, a macro has no actions or actions that the world lacks, or is already an action.
     """
     if not macros or not all(macros.values()):
         raise ValueError(f"`macros` must have at least one action each, got {dict(macros)}.")
@@ -104,7 +104,7 @@ def _read_macros(world: World, macros: Mapping[str, Sequence[str]]) -> tuple[np.
 
 
 def _word_ids(words: Sequence[str], action: str, room: int) -> np.ndarray:
-    """Reads an action, the longest phrase first; all -1 where it cannot be read."""
+    """Reads an action, the longest phrase first; all -1 if it cannot be read."""
     found: list[int] = []
     rest = action.split()
     while rest:

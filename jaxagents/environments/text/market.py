@@ -1,4 +1,4 @@
-"""A market in words: tools tell where a price will go, one of them rightly; then one buys, sells or waits."""
+"""A market in words: tools predict the price, one of them correctly; then the agent buys, sells or waits."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ FIRST_PRICE = 50
 
 @struct.dataclass
 class MarketState:
-    """Days that are over, profit, looks of all days, and the tool of today's last look (-1 for none), int32."""
+    """Number of past days, profit, number of looks on all days, and the tool of today's last look (-1: none), int32."""
 
     task: Task
     day: Array
@@ -37,25 +37,25 @@ def make_environment(
 ) -> Environment:
     """Makes a market.
 
-    The observation reads `oil day 2 price 51 profit 1` in digits, and after `look news` has `news up` at its end. On a
-    day, one looks at tools, and then says `buy`, `hold` or `sell`: the price rises, stays or falls by 1, and `buy`
-    earns what it rises, `sell` what it falls, where the wrong one loses as much. In every sector one of three tools is
-    right and the others tell anything; which one holds for all tasks, and is to be found out. `info["metrics"]` tells
-    `score`, the profit by the number of moves, and `looks` per day. Success is a score of 1 at the end; dense rewards
-    pay the score, minus what looks cost.
+    The observation reads `oil day 2 price 51 profit 1` in digits, and ends with `news up` after `look news`. On each
+    day, the agent looks at tools, and then says `buy`, `hold` or `sell`: the price rises by 1, stays, or falls by 1;
+    `buy` earns the rise, `sell` the fall, and the wrong one loses as much. In every sector, one of three tools is right
+    and the others are random; which one is the same in all tasks, and has to be found out. `info["metrics"]` has
+    `score`, the profit divided by the number of moves, and `looks` per day. Success is a score of 1 at the end; dense
+    rewards pay the score, minus the cost of looks.
 
     Args:
-        num_days: with a trade each, 1 to 5.
-        noise: probability that the right tool tells anything, too; no play is then sure of success.
-        look_cost: of a look.
-        seed: of the tool that is right in each sector.
-        **options: of `make_text_world`.
+        num_days: number of days, with one trade each, 1 to 5.
+        noise: probability that the right tool is random, too; success is then never certain.
+        look_cost: cost of a look.
+        seed: seed of the right tool in each sector.
+        **options: arguments of `make_text_world`.
 
     Returns:
-        The environment, whose tasks are sectors, moves, and what the tools tell.
+        The environment, whose tasks are sectors, moves, and the predictions of the tools.
 
     Raises:
-        ValueError: numbers of days, a probability or a cost that are not there.
+        ValueError: the number of days, a probability or a cost is out of its range.
 
     References:
         Deng et al. (2025), AlphaQuanter (tools are asked until a decision is made).
@@ -111,7 +111,7 @@ def make_environment(
 
 
 def sample(num_days: int, noise: float, right: np.ndarray, key: Array, level: Array) -> Task:
-    """Draws a sector, moves, int32 `[days]`, and what the tools tell of them, int32 `[days, 3]`."""
+    """Draws a sector, moves, int32 `[days]`, and the predictions of the tools, int32 `[days, 3]`."""
     keys = jax.random.split(key, 4)
     sector = jax.random.randint(keys[0], (), 0, len(SECTORS))
     moves = jax.random.randint(keys[1], (num_days,), 0, 3)
@@ -122,7 +122,7 @@ def sample(num_days: int, noise: float, right: np.ndarray, key: Array, level: Ar
 
 
 def tell(num_days: int, state: MarketState, seat: Array) -> Text:
-    """Describes the day, the price, the profit, and what today's last look showed."""
+    """Describes the day, the price, the profit, and the result of today's last look."""
     del seat
     task, day = state.task, jnp.minimum(state.day, num_days - 1)
     price = FIRST_PRICE + jnp.sum(jnp.where(np.arange(num_days) < state.day, task["moves"] - 1, 0))

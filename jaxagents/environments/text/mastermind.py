@@ -1,4 +1,4 @@
-"""Mastermind: find a hidden row of colours; every guess is answered with how many are right, and how many misplaced."""
+"""Mastermind: find a hidden row of colours; answers to guesses count right places and misplaced colours."""
 
 from functools import partial
 from typing import Any
@@ -21,13 +21,13 @@ COLOURS = ("red", "green", "blue", "yellow", "white", "black")
 
 @struct.dataclass
 class MastermindState:
-    """What is known.
+    """State of knowledge.
 
     Attributes:
         task: the task of the episode.
-        possible: bool `[C ** L]`, codes that agree with all answers, the last place changing first.
-        guess: int32 `[L]`, the last; -1s at first.
-        feedback: int32 `[2]`, how many of it are right, and how many misplaced.
+        possible: bool `[C ** L]`, codes that agree with all answers; the last place changes first.
+        guess: int32 `[L]`, last guess; -1s at first.
+        feedback: int32 `[2]`, number of its right places, and of its misplaced colours.
     """
 
     task: Task
@@ -45,22 +45,22 @@ def make_environment(
 ) -> Environment:
     """Makes a world of mastermind.
 
-    A guess is a row of colours, `red red blue`; the answer `1 right 1 misplaced` counts the places that are right, and
-    then the colours that are there at other places. Tasks draw their colours, so that no code is that of held-out tasks
-    alone. The expert guesses one of the codes that agree with all answers,
-    at random. `progress` is `1 - log(codes left) / log(codes)`.
+    A guess is a row of colours, `red red blue`; the answer `1 right 1 misplaced` counts the right places, and then the
+    colours that occur at other places. Tasks draw their colours, so that no code occurs only in held-out tasks. The
+    expert guesses a random code among those that agree with all answers. `progress` is `1 - log(codes left) /
+    log(codes)`.
 
     Args:
-        num_colours: of which codes are made, one per level, from 2 to 6; which ones belongs to the task.
-        length: L, places, from 2 to 4.
-        max_steps: turns.
-        **options: of `make_text_world`.
+        num_colours: number of colours of codes, one per level, from 2 to 6; which colours is part of the task.
+        length: L, number of places, from 2 to 4.
+        max_steps: maximum turns.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of colours or places that are not there.
+        ValueError: numbers of colours or places are out of their range.
 
     References:
         Knuth (1976), "The Computer as Master Mind"; Tajwar et al. (2025), PAPRIKA, appendix.
@@ -127,7 +127,7 @@ def make_environment(
 
 
 def compare(guess: Array, code: Array) -> Array:
-    """Counts the places of a guess that are right, and the other colours of it that the code has: int32 `[2]`."""
+    """Counts the right places of a guess, and its other colours that the code has: int32 `[2]`."""
     right = jnp.sum(guess == code)
     of_guess, of_code = (jnp.sum(row[:, None] == np.arange(len(COLOURS))[None], axis=0) for row in (guess, code))
     return jnp.stack([right, jnp.sum(jnp.minimum(of_guess, of_code)) - right]).astype(jnp.int32)

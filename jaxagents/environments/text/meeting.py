@@ -1,4 +1,4 @@
-"""A meeting in words: nobody knows alone which place is open for all; messages tell, then all go somewhere at once."""
+"""A meeting in words: no seat alone knows which place is open to all; they exchange messages, then all go at once."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SAY, GO = range(2)
 
 @struct.dataclass
 class MeetingState:
-    """A meeting: messages of the seats, int32 `[P, 2]`, and where they went, int32 `[P]`; -1 for nothing yet."""
+    """A meeting: messages of the seats, int32 `[P, 2]`, and where they went, int32 `[P]`; -1 if not yet."""
 
     task: Task
     messages: Array
@@ -30,22 +30,22 @@ class MeetingState:
 def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool = True, **options: Any) -> Environment:
     """Makes a meeting.
 
-    Two places are open to each seat, and exactly one to all of them. All say one or two places at once, `say park
-    cafe`, and then go at once, `go park`. A seat sees `player 0 open park cafe`, and after the messages `player 0 open
-    park cafe heard park tower`, the messages of the others. All are paid 1 if they are all at the place that is open to
-    all, else 0. The expert says its places, and goes where all can, so that it always succeeds.
+    Two places are open to each seat, and exactly one to all of them. All seats name one or two places at once, `say
+    park cafe`, and then go at once, `go park`. A seat sees `player 0 open park cafe`, and after the messages `player 0
+    open park cafe heard park tower`, with the messages of the others. All are paid 1 if all are at the place that is
+    open to all, else 0. The expert names its places, and goes where all can go, so that it always succeeds.
 
     Args:
-        num_seats: P, 2 to 4.
-        num_places: 3 to 6.
-        distinct: whether seats are called `player 0` and so on; else they cannot tell who they are.
-        **options: of `make_text_world`.
+        num_seats: P, number of seats, 2 to 4.
+        num_places: number of places, 3 to 6.
+        distinct: whether seats are called `player 0` and so on; otherwise they cannot tell who they are.
+        **options: arguments of `make_text_world`.
 
     Returns:
-        The environment, whose tasks are places and to whom they are open.
+        The environment, whose tasks are places and the seats to which they are open.
 
     Raises:
-        ValueError: numbers of seats or places that are not there.
+        ValueError: numbers of seats or places are out of their range.
 
     References:
         Lewis (1969), Convention; Lazaridou, Peysakhovich and Baroni (2017), Multi-Agent Cooperation and the Emergence
@@ -59,7 +59,7 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
 
     def sample(key: Array, level: Array) -> Task:
         place_key, other_key = jax.random.split(key)
-        # The first two have different other places, so that no other one is open to all.
+        # The first two seats have different other places, so that no other place is open to all.
         meet, *first_two = draw_distinct(place_key, jnp.ones(num_places, bool), 3)
         others = (meet + jax.random.randint(other_key, (num_seats,), 1, num_places)) % num_places
         return {"meet": meet, "others": others.at[:2].set(jnp.stack(first_two)), "level": level}
@@ -91,7 +91,7 @@ def make_environment(num_seats: int = 2, *, num_places: int = 6, distinct: bool 
         )
 
     def open_to(task: Task) -> Array:
-        """Returns to whom places are open, bool `[P, places]`."""
+        """Returns to which seats places are open, bool `[P, places]`."""
         index = np.arange(num_places)
         return (index == task["meet"])[None] | (index[None] == task["others"][:, None])
 

@@ -25,16 +25,16 @@ def with_documentation(world: World, *, show: Show = "all", count: int = 3, num_
 
     Args:
         world: `tools`; skins and other wrappers go around this one.
-        show: "all" tools, those that are "needed", the `count` that are "retrieved" by the words of the request (see
-            `retrieved`), or none: `search ship` is answered by the tools that do or give this, at most two.
-        count: retrieved tools.
-        num_searches: turns more for searches.
+        show: "all" tools, those that are "needed", the `count` tools that are "retrieved" by the words of the request
+            (see `retrieved`), or none: `search ship` is then answered by the tools that do or give this, at most two.
+        count: number of retrieved tools.
+        num_searches: number of additional turns for searches.
 
     Returns:
-        The rules. The expert searches backwards from what the user wants, for all that is needed, before it calls.
+        The rules. Before it calls, the expert searches for all that is needed, backwards from what the user wants.
 
     Raises:
-        ValueError: another world, or another way to show it.
+        ValueError: the world is another one, or `show` is unknown.
 
     References:
         Tang et al. (2023), "ML-Bench", section 3 (oracle segment, retrieval, whole README, agent).
@@ -66,7 +66,7 @@ def with_documentation(world: World, *, show: Show = "all", count: int = 3, num_
     def expert(key: Array, state: State) -> tuple[Array, Array, None]:
         verb, args, _ = world.expert(key, state["inner"])
         task, purpose = state["inner"].task, len(rules.TYPES) + tools.wanted(state["inner"].task)
-        given = rules.path_types(task)[1:]  # By the look-ups, first to last.
+        given = rules.path_types(task)[1:]  # By the look-ups, from first to last.
         lacks = needed(task)[: len(given)] & ~state["searched"][given] & ~task["impossible"]
         last = len(given) - 1 - jnp.argmax(lacks[::-1])
         begins = ~state["searched"][purpose]
@@ -90,22 +90,22 @@ def with_documentation(world: World, *, show: Show = "all", count: int = 3, num_
 
 
 def needed(task: Task) -> Array:
-    """Returns which tools the shortest way calls, bool `[8]`: look-ups along the path, and the act."""
+    """Returns which tools the shortest path calls, bool `[8]`: look-ups along the path, and the act."""
     tool, last = jnp.arange(rules.NUM_TOOLS), rules.place_on_path(task, task["act"])
     return ((tool >= task["first"]) & (tool < last)) | (tool == task["act"])
 
 
 def matches(task: Task, term: Array) -> Array:
-    """Returns which tools give a type or do what is wanted, bool `[8]`, by the index of a term."""
+    """Returns which tools give a type or do what is wanted, bool `[8]`, for the index of a term."""
     gives, does = task["gives"] == term, task["does"] == term - len(rules.TYPES)
     return (term >= 0) & jnp.where(term < len(rules.TYPES), gives, does)
 
 
 def retrieved(task: Task, count: int) -> Array:
-    """Returns the tools whose documentation shares most with the request, bool `[8]`, the first ones of equal score.
+    """Returns the tools whose documentation is most similar to the request, bool `[8]`; ties go to the first tools.
 
-    The score is the sum of `log(1 + (8 - n + 1/2) / (n + 1/2))` over the words of the request, purpose, type and day,
-    that stand in the documentation of a tool, and of n tools: BM25 of texts that are about as long.
+    The score is the sum of `log(1 + (8 - n + 1/2) / (n + 1/2))` over the words of the request (purpose, type and day)
+    that occur in the documentation of a tool, and in that of n tools: BM25 for texts of about equal length.
     """
     first = rules.path_types(task)[task["first"]]
     dated = (task["dated"][task["act"]] > 0) & ~task["hidden"]

@@ -1,4 +1,4 @@
-"""A simple negotiation in words: two players trade wood and gold, and whoever gains more wins."""
+"""A simple negotiation in words: two players trade wood and gold, and the one with the larger gain wins."""
 
 from typing import Any
 
@@ -29,14 +29,14 @@ SENTENCES = tuple(("give", str(give), GOODS[good], "for", str(take), GOODS[1 - g
 
 @struct.dataclass
 class NegotiationState:
-    """A negotiation.
+    """State of a negotiation.
 
     Attributes:
-        start: int32 `[2, 2]`, wood and gold of the players at the start.
-        holdings: int32 `[2, 2]`, now.
-        worth: int32 `[2, 2]`, what the goods are worth to the players.
-        offer: int32, index in `OFFERS` of what the other player has on the table; -1 for nothing.
-        count: int32, moves so far.
+        start: int32 `[2, 2]`, initial wood and gold of the players.
+        holdings: int32 `[2, 2]`, current wood and gold of the players.
+        worth: int32 `[2, 2]`, worth of the goods to the players.
+        offer: int32, index in `OFFERS` of the other player's open offer; -1 for none.
+        count: int32, number of moves so far.
     """
 
     start: Array
@@ -47,16 +47,16 @@ class NegotiationState:
 
 
 def make_environment(**options: Any) -> Environment:
-    """Makes a negotiation of six turns over wood and gold, which are worth something else to either player.
+    """Makes a negotiation of six turns over wood and gold, whose worth differs between the players.
 
-    All see what is held, nobody what it is worth to the other. In a turn, a player accepts or denies what is on the
-    table, or offers something else. After the last turn, the player whose goods have gained more in their own eyes wins
-    1 and the other loses 1; equal gains are a draw. The observation is "you are player 0 , you have wood 2 gold 1 ,
-    worth wood 3 gold 1 , they have wood 1 gold 3 , offer give 1 gold for 1 wood , moves left 5 .", the action "accept",
-    "deny" or "give 1 wood for 2 gold". The expert accepts what gains it something, and offers such trades.
+    Holdings are public, their worth to the other player is not. In a turn, a player accepts or denies the open offer,
+    or makes another offer. After the last turn, the player whose goods have gained more by their own valuation wins 1
+    and the other loses 1; equal gains are a draw. The observation is "you are player 0 , you have wood 2 gold 1 , worth
+    wood 3 gold 1 , they have wood 1 gold 3 , offer give 1 gold for 1 wood , moves left 5 .", the action "accept",
+    "deny" or "give 1 wood for 2 gold". The expert accepts offers that gain it something, and makes such offers.
 
     Args:
-        **options: of `make_text_game`.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment.
@@ -104,7 +104,7 @@ def over(state: NegotiationState) -> Array:
 
 
 def legal(state: NegotiationState) -> Array:
-    """Returns which moves are allowed, bool `[10]`: nobody gives what they do not have."""
+    """Returns which moves are allowed, bool `[10]`: players cannot give what they do not have."""
     own = state.holdings[state.count % 2]
     offers = jnp.all(own[None] + jnp.asarray(_GIVEN) >= 0, axis=1)
     on_table = jnp.asarray(_GIVEN)[jnp.maximum(state.offer, 0)]
@@ -125,19 +125,19 @@ def play(state: NegotiationState, action: Array) -> NegotiationState:
 
 
 def payoff(state: NegotiationState) -> Array:
-    """Returns 1 for whoever gained more and -1 for the other, float32 `[2]`; zeros for equal gains."""
+    """Returns 1 for the player who gained more and -1 for the other, float32 `[2]`; zeros for equal gains."""
     gains = jnp.sum((state.holdings - state.start) * state.worth, axis=1)
     won = jnp.sign(gains[0] - gains[1])
     return jnp.stack([won, -won]).astype(jnp.float32)
 
 
 def choose(key: Array, state: NegotiationState) -> Array:
-    """Accepts what gains something, else offers a trade that would, else denies; int32 `[]`."""
+    """Accepts an offer with a gain, else offers a trade with a gain, else denies; int32 `[]`."""
     player, given = state.count % 2, jnp.asarray(_GIVEN)
     worth, allowed = state.worth[player], legal(state)
     gained = -jnp.sum(given[jnp.maximum(state.offer, 0)] * worth)
     gains = jnp.sum(given * worth[None], axis=1)
-    # The other one must have what is asked for.
+    # The other player must have what is asked for.
     useful = allowed[FIRST_OFFER:] & (gains > 0) & jnp.all(state.holdings[1 - player][None] - given >= 0, axis=1)
     score = jnp.where(useful, jax.random.uniform(key, gains.shape), -1.0)
     offer = jnp.where(jnp.any(useful), FIRST_OFFER + jnp.argmax(score), DENY)

@@ -1,4 +1,4 @@
-"""Words in front of observations: conditions that belong to the task, notes about the state, and names of seats."""
+"""Words before observations: conditions that belong to the task, notes about the state, and names of seats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,25 +25,25 @@ def with_conditions(
     drop: float = 0.0,
     where: str = "observation",
 ) -> World:
-    """Puts phrases that belong to the task in front of every observation, or at the end of the prompt.
+    """Puts phrases that belong to the task before every observation, or at the end of the prompt.
 
     The task is `{"inner": task, "condition": int32 [num_phrases], "level": int32}`, with indices of phrases and -1 for
-    none. Whoever gives tasks can change the condition: with `drop=1` there is none but those that are given, such as
+    none. Code that provides tasks can change the condition: with `drop=1`, only such conditions occur, for example
     notes that a model has written. The split is that of the inner task.
 
     Args:
-        world: the rules.
-        phrases: to choose from.
-        num_phrases: most of them at once.
-        choose: `(key, task) -> int32 [num_phrases]`; None draws each of them uniformly.
+        world: rules of the world.
+        phrases: possible phrases.
+        num_phrases: maximum number of phrases at once.
+        choose: `(key, task) -> int32 [num_phrases]`; None: each is drawn uniformly.
         drop: probability that a task has no condition, in [0, 1].
-        where: "observation" or "prompt".
+        where: place of the phrases: "observation" or "prompt".
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: no phrase, a number of phrases or probability that is none, or another place.
+        ValueError: there is no phrase, a number or probability is out of its range, or the place is unknown.
     """
     phrases = tuple(one if isinstance(one, str) or one is None else tuple(one) for one in phrases)
     require_positive("num_phrases", num_phrases)
@@ -83,12 +83,12 @@ def with_conditions(
 
 
 def with_notes(world: World, *, write: Write, cue: str = "note") -> World:
-    """Puts a note about the state in front of every observation: `note <note> .`
+    """Puts a note about the state before every observation: `note <note> .`
 
     Args:
-        world: the rules.
+        world: rules of the world.
         write: `(world, state) -> Text`, such as `expert_action`.
-        cue: first word.
+        cue: first word of the note.
 
     Returns:
         The rules.
@@ -97,10 +97,10 @@ def with_notes(world: World, *, write: Write, cue: str = "note") -> World:
 
 
 def with_names_of_seats(world: World) -> World:
-    """Puts the name of the seat that an observation is for in front of it: `player 0 <observation>`.
+    """Puts the name of the seat that sees an observation before it: `player 0 <observation>`.
 
     Args:
-        world: the rules.
+        world: rules of the world.
 
     Returns:
         The rules.
@@ -110,7 +110,7 @@ def with_names_of_seats(world: World) -> World:
 
 
 def expert_action(world: World, state: State) -> Text:
-    """Writes what the expert would do, where one seat acts; it decides by a key of its own."""
+    """Writes the action that the expert would take, if one seat acts; the expert uses its own random key."""
     if world.num_seats > 1 and world.player is None:
         raise ValueError(f"`world` must ask one seat at a time, got all {world.num_seats} of {world.name!r} at once.")
     verb, args, _ = world.expert(jax.random.key(0), state)
@@ -118,7 +118,7 @@ def expert_action(world: World, state: State) -> Text:
 
 
 def steps_left(world: World, state: State, *, digits: int = 2) -> Text:
-    """Writes the fewest actions to a success in digits; nothing where there is none left."""
+    """Writes the fewest actions to a success in digits; nothing if none is possible."""
     if world.distance is None:
         raise ValueError(f"`world` must know how far a success is, {world.name!r} does not; try another note.")
     distance = world.distance(state)

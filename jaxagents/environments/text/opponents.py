@@ -1,4 +1,4 @@
-"""Games of words for one agent: the scripted expert takes the other seat."""
+"""Text games for one agent: the scripted expert takes the other seat."""
 
 from dataclasses import replace
 
@@ -7,19 +7,19 @@ from jaxagents.types import Array, Environment, Task
 
 
 def against_expert(environment: Environment, *, seat: int | None = None) -> Environment:
-    """Shows a game of two seats to one agent; how strong the other one is, is set in the game (`expert_strength`).
+    """Presents a game of two seats to one agent; the opponent's strength is an option of the game (`expert_strength`).
 
     The task is `{"game": task, "seat": int32, "level": int32}`; see `environments.opponents.one_seat`.
 
     Args:
-        environment: a text world of two players.
-        seat: of the agent in all games; None draws it with the task.
+        environment: text world with two players.
+        seat: seat of the agent in all games; None: it is drawn with the task.
 
     Returns:
         The game as a text world with `num_players == 1`, a scalar reward and no `player`.
 
     Raises:
-        ValueError: not a text world of two players, or there is no such seat.
+        ValueError: it is not a text world with two players, or the seat does not exist.
     """
     if environment.text is None or environment.num_players != 2:
         raise ValueError(
@@ -47,6 +47,6 @@ def against_expert(environment: Environment, *, seat: int | None = None) -> Envi
         distance=None if interface.distance is None else lambda state: interface.distance(state.inner),
         rules=None,
     )
-    # `valid` is that of the agent's own action.
+    # `valid` refers to the agent's own action.
     alone = one_seat(environment, lambda key, state, _: interface.expert(key, state)[0], own_info=("valid",))
     return replace(alone, sample_task=with_level(environment.sample_task), text=text)

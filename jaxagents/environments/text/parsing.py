@@ -1,4 +1,4 @@
-"""Actions read, written and drawn inside jit, by the templates of a grammar."""
+"""Parsing, writing and drawing of actions inside jit, by the templates of a grammar."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ class Entries:
     """The entries of a grammar, on the host.
 
     Attributes:
-        verb: int32 `[E]`.
-        args: int32 `[E, max_args, max_length]`.
-        rows: int32 `[E, M]`, words, all -1 where there are free fields.
-        offset: int32 `[verbs]`, the first entry of a verb.
-        stride: int32 `[verbs, max_args]`, entries from one phrase of a field to the next.
+        verb: int32 `[E]`, verb of each entry.
+        args: int32 `[E, max_args, max_length]`, args of each entry.
+        rows: int32 `[E, M]`, words of each entry, all -1 for free fields.
+        offset: int32 `[verbs]`, first entry of each verb.
+        stride: int32 `[verbs, max_args]`, distance of the entries for two successive phrases of a field.
     """
 
     verb: np.ndarray
@@ -37,7 +37,7 @@ class Entries:
 
 
 def longest(element: Element) -> int:
-    """Returns the most words of an element."""
+    """Returns the maximum number of words of an element."""
     return element.high * max(map(len, element.phrases))
 
 
@@ -48,7 +48,7 @@ def is_free(elements: Sequence[Element]) -> bool:
 
 
 def stack_args(values: Sequence[Array], shape: tuple[int, int]) -> Array:
-    """Returns the args of an action, int32 `shape`, of a value per field: int32 `[]` or `[n]`."""
+    """Returns the args of an action, int32 `shape`, from a value per field: int32 `[]` or `[n]`."""
     if len(values) > shape[0]:
         raise ValueError(f"`values` must be at most {shape[0]}, one per field, got {len(values)}.")
     rows = [jnp.atleast_1d(jnp.asarray(value, jnp.int32)) for value in values]
@@ -57,7 +57,7 @@ def stack_args(values: Sequence[Array], shape: tuple[int, int]) -> Array:
 
 
 def make_parser(elements: Sequence[Element], shape: tuple[int, int], ids: Ids) -> Callable[[Array], tuple]:
-    """Makes `(action [M]) -> (args, known)` of a template, which reads from left to right."""
+    """Makes `(action [M]) -> (args, known)` for a template, which reads from left to right."""
 
     def parse(action: Array) -> tuple[Array, Array]:
         room = max(map(longest, elements))
@@ -77,7 +77,7 @@ def make_parser(elements: Sequence[Element], shape: tuple[int, int], ids: Ids) -
 
 
 def _read(element: Element, here: Array, ids: Ids) -> tuple[Array, Array]:
-    """Reads an element from the words `[n]` that come next; returns its value and how many words it has, 0 for none."""
+    """Reads an element from the next words `[n]`; returns its value and its number of words, 0 for none."""
     table = pad_all([ids(*phrase) for phrase in element.phrases])
     if element.kind in ("literal", "listed"):
         matches = jnp.all((here[None, :] == jnp.asarray(table)) | (table < 0), axis=1)
@@ -96,7 +96,7 @@ def _read(element: Element, here: Array, ids: Ids) -> tuple[Array, Array]:
 def make_parse(
     elements: Sequence[Sequence[Element]], listed: Entries, parsers: Sequence[Callable], shape: tuple[int, int]
 ) -> Callable[..., tuple[Array, Array, Array, Array]]:
-    """Makes `(action [M], subgrammar=0) -> (verb, args, entry, known)`, for which all subgrammars are the same."""
+    """Makes `(action [M], subgrammar=0) -> (verb, args, entry, known)`, which is the same for all subgrammars."""
     free = [verb for verb, row in enumerate(elements) if is_free(row)]
 
     def parse(action: Array, subgrammar: Array | int = 0) -> tuple[Array, Array, Array, Array]:
@@ -105,7 +105,7 @@ def make_parse(
         args = jnp.full(shape, -1, jnp.int32)
         if len(free) < len(elements):
             entry, known = find_row(action, listed.rows)
-            # Entries with free fields have no words, as an empty action.
+            # Entries with free fields have no words, like an empty action.
             known = known & (action[0] >= 0)
             args = jnp.where(known, jnp.asarray(listed.args)[entry], -1)
         for verb in free:
@@ -119,7 +119,7 @@ def make_parse(
 
 
 def make_writer(elements: Sequence[Element], ids: Ids, max_words: int) -> Callable[[Array], Array]:
-    """Makes `(args) -> int32 [M]` of a template."""
+    """Makes `(args) -> int32 [M]` for a template."""
 
     def write(args: Array) -> Array:
         parts, index = [], 0
@@ -159,7 +159,7 @@ def make_render(
 def make_draw(
     elements: Sequence[Sequence[Element]], listed: Entries, shape: tuple[int, int]
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """Makes `(key, entry) -> (verb, args)`, what is free drawn uniformly."""
+    """Makes `(key, entry) -> (verb, args)`, with free fields drawn uniformly."""
 
     def draw_field(key: Array, element: Element) -> Array:
         count_key, value_key = jax.random.split(key)

@@ -1,4 +1,4 @@
-"""Procedures in notes: what is to be reached, step by step, from here to the end of the task."""
+"""Procedures as notes: the sub-goals, step by step, from here to the end of the task."""
 
 import jax
 import jax.numpy as jnp
@@ -9,21 +9,21 @@ from jaxagents.types import State
 
 
 def procedure(world: World, state: State, *, num_steps: int = 7) -> Text:
-    """Writes the sub-goals of the expert's way from here, in order; for `notes.with_notes(write=...)`.
+    """Writes the sub-goals of the expert's path from here, in order; for `notes.with_notes(write=...)`.
 
-    A sub-goal is what the expert thinks before an action, or the action itself where it does not think aloud. One that
-    several actions in a row serve is listed once, and what is done already is left out.
+    A sub-goal is the expert's thought before an action, or the action itself if it does not think aloud. A sub-goal of
+    several successive actions is listed once, and finished ones are left out.
 
     Args:
-        world: rules of one seat.
-        state: the present one.
-        num_steps: most actions that are looked ahead.
+        world: rules with one seat.
+        state: current state.
+        num_steps: maximum number of actions to look ahead.
 
     Returns:
         The text.
 
     Raises:
-        ValueError: several seats.
+        ValueError: the world has several seats.
 
     References:
         Ding (2024), "MobileAgent: Enhancing Mobile Control via Human-Machine Interaction and SOP Integration".

@@ -1,4 +1,4 @@
-"""Prompts of your own, one turn each: answers are paid by what the rows say, or by a function that reads text."""
+"""A user's own prompts, one turn each: answers are graded by the rows, or by a function that reads text."""
 
 import collections
 import json
@@ -27,8 +27,9 @@ class PromptState:
 
     Attributes:
         task: the task of the episode.
-        answer: int32 `[most_words]`, the answer in words of the grammar's field, -1 behind it; all -1 without one.
-        over: bool, the turn is over, also by what was no answer.
+        answer: int32 `[most_words]`, answer in words of the grammar's field, -1 after its end; all -1 without an
+            answer.
+        over: bool, whether the turn is over, even without a valid answer.
     """
 
     task: Task
@@ -37,7 +38,7 @@ class PromptState:
 
 
 class Row(NamedTuple):
-    """A prompt, and the answer that is right; None where a function judges the answer."""
+    """A prompt and its right answer; None if a function judges the answer."""
 
     prompt: tuple[str, ...]
     answer: tuple[str, ...] | None
@@ -51,26 +52,27 @@ def make_environment(
     most_words: int = 8,
     **options: Any,
 ) -> Environment:
-    """Makes a world of one turn per episode: the observation is a prompt, the answer ends it.
+    """Makes a world with one turn per episode: the observation is a prompt, the answer ends the episode.
 
-    A row with an answer is a success where the action is that answer. A row without one is always a success: it is
-    for `collector=rewarded`, whose function gets the number of the row as the column `row`. The policy says words of
-    the prompts, of the answers, and of `words`; texts are split at single spaces. Other white space, such as a line
-    end, stays part of a word; what stands around a text is left out. Numbers are texts, too.
+    A row with an answer is a success if the action is that answer. A row without one is always a success: it is for
+    `collector=rewarded`, whose function receives the index of the row as the column `row`. The policy can use the words
+    of the prompts, of the answers, and of `words`; texts are split at single spaces. Other white space, such as a line
+    end, is part of a word; white space around a text is removed. Numbers count as texts.
 
     Args:
-        path: of a JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are left to you.
-        rows: the same, written here; they do not count where there is a `path`.
-        words: further ones for answers.
-        most_words: of an answer.
-        **options: of `make_text_world`.
+        path: JSONL file of rows, `{"prompt": "...", "answer": "..."}`; further fields are free to use.
+        rows: rows given directly; they are ignored if there is a `path`.
+        words: further words for answers.
+        most_words: maximum words of an answer.
+        **options: arguments of `make_text_world`.
 
     Returns:
-        The environment; its tasks are `{"row", "level"}`, of which `held_out_fraction` is never trained on.
+        The environment; its tasks are `{"row", "level"}`, of which the share `held_out_fraction` is never used in
+        training.
 
     Raises:
-        ValueError: no rows, a damaged one (with file and line), a prompt that stands there twice, or an answer that is
-            too long.
+        ValueError: there are no rows, a row is damaged (with file and line), a prompt is repeated, or an answer is too
+            long.
     """
     if path is None and not rows:
         raise ValueError("`path` must name a file of rows, or `rows` hold some, got neither; try environment.path.")
@@ -140,7 +142,7 @@ def read_rows(path: str | Path) -> list[Row]:
     """Reads the rows of a JSONL file, see `make_environment`.
 
     Raises:
-        ValueError: there is no such file, it is empty, or a line is damaged.
+        ValueError: the file does not exist or is empty, or a line is damaged.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -173,5 +175,5 @@ def _as_text(value: Any) -> Any:
 
 
 def _words_of(text: str) -> tuple[str, ...]:
-    """Splits a text at single spaces, so that words with single spaces between them are the text again."""
+    """Splits a text at single spaces, so that joining the words with single spaces gives the text again."""
     return tuple(_SINGLE_SPACE.split(text.strip()))

@@ -1,4 +1,4 @@
-"""Tasks that a proposer makes up from what it has seen of the world's tasks, in place of those that people give."""
+"""Tasks invented by a proposer from parts of the world's tasks, in place of human-made tasks."""
 
 from dataclasses import replace
 
@@ -11,21 +11,21 @@ from jaxagents.types import Array, Task
 
 
 def with_proposals(world: World, *, rate: float) -> World:
-    """Lets a proposer make up the tasks of training: each of their numbers comes from another task with a probability.
+    """Lets a proposer invent training tasks: each of their numbers comes from another task with some probability.
 
-    With rate 0 the tasks are the world's. With 1 nothing fits together but by chance: a proposer who knows the words
-    and prices of a shop, and not which product has which. Between them it has seen parts of tasks together. What a
-    proposal asks for may be impossible, or be what an evaluation asks for. Tasks that are held out are the world's.
+    With rate 0 the tasks are the world's. With rate 1, parts fit together only by chance, as for a proposer who knows
+    the words and prices of a shop, but not which product has which. In between, the proposer has seen some parts of
+    tasks together. Proposed tasks may be impossible, or be tasks of an evaluation. Held-out tasks are the world's.
 
     Args:
         world: rules whose tasks are made of numbers, such as wishes and a price.
-        rate: of the numbers that come from another task of the same level, each from one of its own, in [0, 1].
+        rate: share of the numbers that come from other tasks of the same level, each from a different one, in [0, 1].
 
     Returns:
         The rules with these tasks.
 
     Raises:
-        ValueError: a rate that is none.
+        ValueError: the rate is not in [0, 1].
     """
     require_between("rate", rate, 0.0, 1.0)
 
@@ -35,7 +35,7 @@ def with_proposals(world: World, *, rate: float) -> World:
         return task if world.complete is None else world.complete(complete_key, task, False)
 
     def mix(key: Array, leaf: Array, index: int, level: Array) -> Array:
-        """Takes elements of a leaf from other tasks, every element from one of its own."""
+        """Takes elements of a leaf from other tasks, each from a different one."""
         draw_key, chance_key = jax.random.split(key)
         keys = jax.random.split(draw_key, max(leaf.size, 1))
         others = jax.vmap(lambda key: jax.tree.leaves(draw(key, level))[index])(keys)

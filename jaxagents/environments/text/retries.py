@@ -1,4 +1,4 @@
-"""The same task again within one episode, after a failure."""
+"""Repeated trials of the same task within one episode, after failures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,27 +23,28 @@ def with_retries(
     reflection_words: int = 0,
     words: Sequence[str] | None = None,
 ) -> World:
-    """Starts a task again, from the same state, after a trial that failed or took all of its turns.
+    """Restarts a task, from the same state, after a trial that failed or used all of its turns.
 
-    Observations begin with `try 1`; the first one of a later trial repeats how the last one ended, `before ...`. With
-    reflections, the first turn of a later trial asks for one by `note ?`; what is answered, `note <words>`, is shown in
-    all observations from then on, until the next one takes its place.
+    Observations begin with `try 1`; the first one of a later trial repeats the end of the previous one, `before ...`.
+    With reflections, the first turn of a later trial asks for one by `note ?`; the answer, `note <words>`, is shown in
+    all later observations, until the next reflection replaces it.
 
-    The episode ends with the first success, or with the last trial. What trials pay adds up; progress is that of the
-    trial, and no less than the most that an earlier one ended with. `info["metrics"]["trials"]` counts them.
+    The episode ends with the first success, or with the last trial. The rewards of trials add up; progress is that of
+    the current trial, and at least the best final progress of the earlier ones. `info["metrics"]["trials"]` counts the
+    trials.
 
     Args:
-        world: rules of one seat.
-        num_trials: at most, 2 to 9.
-        show_last: whether the end of the last trial is repeated.
-        reflection_words: most words of a reflection; 0 asks for none.
-        words: that it may be made of; None takes those of the actions.
+        world: rules with one seat.
+        num_trials: maximum number of trials, 2 to 9.
+        show_last: whether the end of the previous trial is repeated.
+        reflection_words: maximum words of a reflection; 0: no reflections.
+        words: possible words of a reflection; None: those of the actions.
 
     Returns:
         The rules, with as many turns as all trials and reflections need.
 
     Raises:
-        ValueError: numbers out of range, more than one seat.
+        ValueError: a number is out of its range, or there is more than one seat.
 
     References:
         Shinn et al. (2023), Reflexion, section 3; Yao et al. (2024), Retroformer, section 4.
@@ -72,7 +73,7 @@ def _with_trials(world: World, num_trials: int, show_last: bool) -> World:
     outer, situation_of = with_inner_state(world), world.situation or leaves_without_level
 
     def failed(state: State) -> Array:
-        """Returns whether a trial is over, or has taken all of its turns, without success."""
+        """Returns whether a trial is over, or has used all of its turns, without success."""
         outcome = world.status(state["inner"])
         return ~(outcome.success & outcome.over) & (outcome.over | (state["turns"] >= state["limit"]))
 

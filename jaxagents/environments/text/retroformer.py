@@ -1,4 +1,4 @@
-"""Retroformer (Yao et al., 2024): a second seat reflects on trials that failed, and is paid by the next one."""
+"""Retroformer (Yao et al., 2024): a second seat reflects on failed trials, and is paid by the next one's result."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,19 +14,19 @@ from jaxagents.types import Array, State
 def with_reflector(
     world: World, *, num_trials: int = 3, max_words: int = 4, words: Sequence[str] | None = None
 ) -> World:
-    """Lets a second seat write the reflections of `with_retries`, and pays it what the trial after each of them gains.
+    """Lets a second seat write the reflections of `with_retries`, and pays it the gain of the trial after each of them.
 
-    The turn after a reflection that the reflector takes earns `G_{k + 1} - G_k`, and since only what failed is tried
-    again, that is 1 where the next trial succeeds. Seat 0 acts in all trials, and is paid 1 for success.
+    The reflector's turn after a reflection earns `G_{k + 1} - G_k`; since only failed trials are repeated, that is 1 if
+    the next trial succeeds. Seat 0 acts in all trials, and is paid 1 for success.
 
     Args:
-        world: rules of one seat.
-        num_trials: at most, 2 to 9.
-        max_words: of a reflection.
-        words: that it may be made of; None takes those of the actions.
+        world: rules with one seat.
+        num_trials: maximum number of trials, 2 to 9.
+        max_words: maximum words of a reflection.
+        words: possible words of a reflection; None: those of the actions.
 
     Returns:
-        The rules of two seats. The expert writes the words of its next action.
+        The rules with two seats. The expert writes the words of its next action.
 
     Raises:
         ValueError: see `with_retries`.

@@ -1,4 +1,4 @@
-"""Worlds whose rewards come late, or from a judge who errs. Penalties of steps are paid at once, by no judge."""
+"""Worlds with delayed rewards, or rewards from a fallible judge. Step penalties are paid at once, without a judge."""
 
 from dataclasses import replace
 
@@ -13,19 +13,19 @@ RULES = ("majority", "unanimous")
 
 
 def with_delay(world: World, *, num_turns: int | None = None) -> World:
-    """Hands rewards out later: `r'_t = r_{t - n}`, and at the end of the episode, also where it is cut, all the rest.
+    """Delays rewards: `r'_t = r_{t - n}`, and at the end of the episode, even if it is truncated, all the rest.
 
-    The return stays what it was. Nothing tells the agent what it has earned, but what the world says anyway.
+    The return is unchanged. The agent does not see what it has earned, except in observations of the world.
 
     Args:
-        world: the rules.
-        num_turns: n, turns of all seats; None hands all out at the end.
+        world: rules of the world.
+        num_turns: n, number of turns of all seats; None: everything is paid at the end.
 
     Returns:
-        The rules with this payout.
+        The rules with delayed rewards.
 
     Raises:
-        ValueError: fewer turns than one.
+        ValueError: `num_turns` is below 1.
 
     References:
         Arjona-Medina et al. (2019), RUDDER, whose tasks pay at the end.
@@ -34,7 +34,7 @@ def with_delay(world: World, *, num_turns: int | None = None) -> World:
         require_positive("num_turns", num_turns)
 
     def init(reward: Array) -> Array:
-        """Returns what is withheld, the oldest first, `[n, ...]`."""
+        """Returns the withheld rewards, the oldest first, `[n, ...]`."""
         return jnp.zeros((num_turns or 1, *reward.shape))
 
     def pay(key: Array, memory: Array, state: State, reward: Array, ended: Array) -> tuple[Array, Array]:
@@ -55,23 +55,23 @@ def with_judge(
     num_votes: int = 1,
     rule: str = "majority",
 ) -> World:
-    """Lets a judge who errs say whether an episode succeeded: 1 at its end where it is judged a success, else 0.
+    """Lets a fallible judge decide if an episode succeeded: the reward is 1 at the end of a judged success, else 0.
 
-    This takes the place of all rewards of the rules; `info["success"]` stays the truth. Votes are independent: one is
-    for success with probability `1 - false_negative_rate` where it is one and `false_positive_rate` where it is none.
+    This replaces all rewards of the rules; `info["success"]` remains the truth. Votes are independent: one is for
+    success with probability `1 - false_negative_rate` after a success and `false_positive_rate` after a failure.
 
     Args:
-        world: rules of one seat.
-        false_positive_rate: in [0, 1].
-        false_negative_rate: in [0, 1].
-        num_votes: of the judge.
-        rule: "majority" takes more than half of the votes, "unanimous" all of them.
+        world: rules with one seat.
+        false_positive_rate: rate in [0, 1].
+        false_negative_rate: rate in [0, 1].
+        num_votes: number of votes of the judge.
+        rule: "majority": more than half of the votes must be for success; "unanimous": all of them.
 
     Returns:
-        The rules with this payout.
+        The rules with these rewards.
 
     Raises:
-        ValueError: rates that are none, no vote, an unknown rule, several seats.
+        ValueError: rates are not in [0, 1], there is no vote, the rule is unknown, or there are several seats.
 
     References:
         Yang et al. (2025), ZeroGUI, section 3.2 (unanimous votes).

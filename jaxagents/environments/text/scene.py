@@ -31,8 +31,11 @@ ROTATE, INVERT, SAY, BOX = range(4)
 
 @struct.dataclass
 class SceneState:
-    """What is seen: whether the picture is turned, and inverted, bool; what was answered: a class, or column and row of
-    a box, int32 `[3]`, -1 before; and how often tools were used, int32."""
+    """State of a picture.
+
+    It has whether the picture is turned, and inverted, bool; the answer, a class, or column and row of a box, int32
+    `[3]`, -1 before it; and how often tools were used, int32.
+    """
 
     task: Task
     turned: Array
@@ -51,31 +54,31 @@ def make_environment(
 ) -> Environment:
     """Makes a world of pictures.
 
-    A picture has `2 + 2 n` cells a side for n objects, at most six: `+ . x o / . . o o / . . . . / . . . . name 2 0`
+    A picture has `2 + 2 n` cells per side for n objects, at most six: `+ . x o / . . o o / . . . . / . . . . name 2 0`
     asks for the class of the object in column 2 and row 0, `say cat`, and `find cat` for a place, `box 2 0`. Half of
-    the pictures are turned by half, and half inverted, which the corner and the ground show; `rotate` and `invert`
-    undo it and take a turn. Places are those of the picture as it was. The answer ends the episode.
+    the pictures are turned by 180 degrees, and half are inverted, which the corner and the background show; `rotate`
+    and `invert` undo this and take a turn. Places refer to the original picture. The answer ends the episode.
 
-    `info["metrics"]` has `iou`, the share of the union of the right box and the predicted one that is in both,
-    `class`, and `tools`, how many were used. `progress` is the one of the first two that was asked for. Before an
-    answer, the expert thinks of the pattern that it saw or looked for.
+    `info["metrics"]` has `iou`, the intersection over union of the right and the predicted box, `class`, and `tools`,
+    how many were used. `progress` is the one of the first two that was asked for. Before an answer, the expert thinks
+    of the pattern that it saw or looked for.
 
     Args:
-        num_objects: of different classes, one per level, from 1 to 3.
+        num_objects: number of objects of different classes, one per level, from 1 to 3.
         corrupted: probability that a picture is turned, and that it is inverted.
-        tools: false leaves only answers, from pictures as they are.
-        max_steps: turns, at least 3.
-        **options: of `make_text_world`.
+        tools: whether there are tools; False: only answers, for uncorrupted pictures.
+        max_steps: maximum turns, at least 3.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of objects, a probability or a number of turns that are not there.
+        ValueError: a number of objects, a probability or a number of turns is out of its range.
 
     References:
         Liu et al. (2025), Visual-RFT, section 3.2 (IoU as reward); Liu et al. (2025), Visual-ARFT, section 3 (pictures
-            that tools put right).
+        that tools restore).
     """
     require_between("num_objects", num_objects, 1, 3)
     require_between("corrupted", corrupted, 0.0, 1.0)
@@ -127,7 +130,7 @@ def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], corrupted: floa
     name_key, cell_key, ask_key, turn_key, invert_key = jax.random.split(key, 5)
     most, side = max(num_objects), jnp.asarray(sides)[level]
     blocks = np.arange(9)
-    # Blocks of two by two cells; the first and the last one of the picture have its corners.
+    # Blocks of two by two cells; the first and the last block of the picture hold its corners.
     free = (blocks // 3 < side // 2) & (blocks % 3 < side // 2) & (blocks > 0) & (blocks != side // 2 * 4 - 4)
     cell = draw_distinct(cell_key, free, most)
     name = draw_distinct(name_key, jnp.ones(len(PATTERNS), bool), most)
@@ -145,7 +148,7 @@ def sample(num_objects: tuple[int, ...], sides: tuple[int, ...], corrupted: floa
 
 
 def picture(state: SceneState, most: int) -> Array:
-    """Paints what is seen, int32 `[S, S]` of `CELLS`, -1 beyond the side of the picture."""
+    """Draws the visible picture, int32 `[S, S]` of `CELLS`, -1 beyond the side of the picture."""
     cells, last = np.arange(most), state.task["side"] - 1
     column, row = jnp.meshgrid(cells, cells)
     there = (column <= last) & (row <= last)
@@ -170,7 +173,7 @@ def status(state: SceneState) -> Status:
 
 
 def tell(most: int, state: SceneState, seat: Array) -> Text:
-    """Shows the picture and asks."""
+    """Shows the picture and the question."""
     name, column, row = state.task["objects"][0]
     names = text("name", number(column, 1), number(row, 1))
     return text(

@@ -32,12 +32,12 @@ SHARES = (0.6, 0.15, 0.1, 0.075, 0.075)
 
 @struct.dataclass
 class ScreenState:
-    """What was done.
+    """The action that was taken.
 
     Attributes:
         task: the task of the episode.
-        verb: int32, of the action; -1 before it.
-        args: int32 `[2]`, column and row, or what was typed, or the direction.
+        verb: int32, verb of the action; -1 before it.
+        args: int32 `[2]`, column and row, or the typed text, or the direction.
     """
 
     task: Task
@@ -49,26 +49,26 @@ def make_environment(num_elements: tuple[int, ...] = (3, 4, 6), *, split: str = 
     """Makes a world of screens, one action each.
 
     The observation lists elements with the column and row of their upper left cell, then the instruction: `button save
-    3 5 icon mail 10 2 press mail`. The kind tells the size, which the middle of a box depends on. Instructions are
+    3 5 icon mail 10 2 press mail`. The kind determines the size, on which the middle of a box depends. Instructions are
     `press mail` (`click 10 2` hits its box), `enter rain` (`type rain`), `look below` (`scroll down`), `leave` (`back`)
     and `all done` (`finish`). The episode ends with the action.
 
     `info["metrics"]` grades it: `type`, the right verb; `inside`, in the box; `distance`, `exp(-4 d^2)` for the
-    distance d to the middle of the box in units of a quarter of the screen; `text` and `direction`; each 0 where it
-    was not asked for. `click` and `bare` are `type` where a click, or an action without fields, was asked for; `centre`
-    and `place` grade clicks as `centre_score` and `place_score` do. Before a click, the expert thinks of the kind and
-    the corner of the element, `icon 10 2`.
+    distance d to the middle of the box in units of a quarter of the screen; `text` and `direction`; each 0 if it was
+    not asked for. `click` and `bare` are `type` if a click, or an action without fields, was asked for; `centre` and
+    `place` grade clicks as `centre_score` and `place_score` do. Before a click, the expert thinks of the kind and the
+    corner of the element, `icon 10 2`.
 
     Args:
-        num_elements: one per level, from 1 to 8.
-        split: holds out "tasks", or "labels": instructions about elements that training never asks for.
-        **options: of `make_text_world`.
+        num_elements: number of elements, one per level, from 1 to 8.
+        split: what is held out: "tasks", or "labels", instructions about elements that training never asks for.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of elements or a split that are not there.
+        ValueError: numbers of elements are out of their range, or the split is unknown.
 
     References:
         Luo et al. (2025), GUI-R1, section 3; Liu et al. (2025), InfiGUI-R1, section 3.
@@ -128,17 +128,17 @@ def sample(num_elements: tuple[int, ...], key: Array, level: Array) -> Task:
 
 
 def identify(task: Task, *, by_label: bool) -> tuple[Array, Array, Array]:
-    """Returns the instruction and the screen; by label, only the label where one is asked for."""
+    """Returns the instruction and the screen; with `by_label`, only the label if the instruction names one."""
     hidden = by_label & (task["asks"] == CLICK)
     return task["asks"], task["of"], jnp.where(hidden, 0, task["elements"])
 
 
 def crop(task: Task, number: Array) -> Task:
-    """Returns a part of the screen around the box that is asked for, 0.6 as wide and high for each of `number` times.
+    """Returns a part of the screen around the requested box, 0.6 times as wide and high for each of `number` times.
 
-    The part is the first from the left, and then from the top, that holds the box, of those that begin at every
-    `part - box` cells, and the last one. Places are within it; elements that are not wholly in it are gone. Nothing
-    changes for other instructions, and where the box is larger than the part.
+    The part is the first one from the left, and then from the top, that contains the box, among those that start at
+    every `part - box` cells, and the last one. Places are relative to it; elements that are not completely inside are
+    removed. Nothing changes for other instructions, and if the box is larger than the part.
 
     References:
         Lian et al. (2025), "UI-AGILE", section 3.3.
@@ -158,7 +158,7 @@ def crop(task: Task, number: Array) -> Task:
 
 
 def middle(task: Task) -> tuple[Array, Array]:
-    """Returns the middle of the box that is asked for, float32 `[2]` in cells, and its size, int32 `[2]`."""
+    """Returns the middle of the requested box, float32 `[2]` in cells, and its size, int32 `[2]`."""
     kind, _, column, row = task["elements"][jnp.argmax(task["elements"][:, 1] == task["of"])]
     size = jnp.asarray(list(KINDS.values()), jnp.int32)[kind]
     return jnp.stack([column, row]) + (size - 1) / 2, size
@@ -196,7 +196,7 @@ def centre_score(away: Array, size: Array) -> Array:
 
     Args:
         away: float32 `[2]`, distances along both axes in cells.
-        size: int32 `[2]`, of the box.
+        size: int32 `[2]`, size of the box.
 
     Returns:
         float32 `[]`.
@@ -214,10 +214,10 @@ def place_score(away: Array, size: Array) -> Array:
 
     Args:
         away: float32 `[2]`, |dx| and |dy| to the middle in cells.
-        size: int32 `[2]`, of the box.
+        size: int32 `[2]`, size of the box.
 
     Returns:
-        float32 `[]`. As released, it may be larger just outside of a large box than at its border.
+        float32 `[]`. As in the released code, it may be larger just outside of a large box than at its border.
 
     References:
         Zhang et al. (2025), "AgentCPM-GUI", section 3.3.
@@ -236,7 +236,7 @@ def list_elements(cells: tuple[str, ...], elements: Array) -> Text:
 def look(cells: tuple[str, ...], state: ScreenState) -> Text:
     """Lists the elements after the action.
 
-    An element that was clicked is gone, a text that was typed stands at the end, all have moved by two cells after
+    An element that was clicked is gone, a typed text stands at the end, all elements have moved by two cells after
     `scroll`, all are gone after `back`, and `all done` is shown after `finish`.
     """
     elements, verb, args = state.task["elements"], state.verb, state.args
@@ -252,7 +252,7 @@ def look(cells: tuple[str, ...], state: ScreenState) -> Text:
 
 
 def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
-    """Lists the elements and says the instruction."""
+    """Lists the elements and gives the instruction."""
     del seat
     elements, of = state.task["elements"], state.task["of"]
     listed = list_elements(cells, elements)
@@ -268,7 +268,7 @@ def tell(cells: tuple[str, ...], state: ScreenState, seat: Array) -> Text:
 
 
 def expert(cells: tuple[str, ...], key: Array, state: ScreenState) -> tuple[Array, Array, Text]:
-    """Does what is asked for, in the middle of the box, and thinks of the box before."""
+    """Follows the instruction, with clicks in the middle of the box, and thinks of the box first."""
     del key
     centre = jnp.floor(middle(state.task)[0]).astype(jnp.int32)
     verb = state.task["asks"]

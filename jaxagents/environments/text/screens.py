@@ -1,4 +1,4 @@
-"""Episodes on screens: apps of linked pages with decoys and pages that fail to load; a page has to be found."""
+"""Episodes on screens: apps of linked pages with decoys and loading failures, in which a page has to be found."""
 
 from functools import partial
 from typing import Any
@@ -22,15 +22,15 @@ CLICK, BACK, FINISH = range(3)
 
 @struct.dataclass
 class ScreensState:
-    """Where the user is.
+    """State of the navigation.
 
     Attributes:
         task: the task of the episode.
-        at: int32, the page.
-        before: int32, the page from which an advert was opened.
-        failed: bool, the last click opened nothing though it should have.
-        finished: bool.
-        counts: float32 `[3]`, ways back, adverts and failures so far.
+        at: int32, current page.
+        before: int32, page from which an advert was opened.
+        failed: bool, whether the last click should have opened a page but failed.
+        finished: bool, whether the episode was finished.
+        counts: float32 `[3]`, numbers of steps back, adverts and failures so far.
     """
 
     task: Task
@@ -53,28 +53,28 @@ def make_environment(
 ) -> Environment:
     """Makes episodes on screens, each in one of some apps of eight pages.
 
-    The observation names the page, lists what is on it as in `environments.text.screen`, and says what to find:
-    `home link save 3 5 icon mail 10 2 find news`. `click 3 5` opens the page that is called like the element which it
-    hits; decoys, which are called like no page, open an advert. `back` leads to the page before, `finish` ends the
-    episode, with success on the page that was to be found. Level l asks for pages l + 1 clicks away. Apps are the same
-    in every task, so that those of training can be learnt by heart and others have to be searched.
+    The observation names the page, lists its elements as in `environments.text.screen`, and says what to find: `home
+    link save 3 5 icon mail 10 2 find news`. `click 3 5` opens the page with the same name as the element that it hits;
+    decoys, whose names belong to no page, open an advert. `back` leads to the previous page, `finish` ends the episode,
+    with success on the page to be found. Level l asks for pages l + 1 clicks away. Apps are the same in every task, so
+    that those of training can be memorised and others have to be explored.
 
-    `info["metrics"]` tells `steps_back`, `adverts` and `failures`. The expert knows all apps.
+    `info["metrics"]` has `steps_back`, `adverts` and `failures`. The expert knows all apps.
 
     Args:
-        num_apps: how many there are.
-        num_decoys: on every page, at most, 0 to 3; no page has more than four elements.
-        failure_rate: probability that a click in vain is answered by `failed`, in [0, 1).
-        split: holds out "apps", or "tasks": pages to find in apps that training knows.
-        max_steps: turns.
-        seed: of the apps.
-        **options: of `make_text_world`.
+        num_apps: number of apps.
+        num_decoys: maximum number of decoys per page, 0 to 3; no page has more than four elements.
+        failure_rate: probability that a click fails and is answered by `failed`, in [0, 1).
+        split: what is held out: "apps", or "tasks", pages to find in apps that training knows.
+        max_steps: maximum turns.
+        seed: seed of the apps.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers, a rate or a split that are not there, or too few turns for the farthest page.
+        ValueError: numbers, a rate or the split are invalid, or there are too few turns for the farthest page.
 
     References:
         Bai et al. (2024), DigiRL, section 3 (failing pages); Xie et al. (2025), GE-Lab (navigation graphs).
@@ -108,7 +108,7 @@ def make_environment(
 
 
 def sample(apps: Apps, key: Array, level: Array) -> Task:
-    """Draws an app, and a page of it as far away as the level says."""
+    """Draws an app, and a page of it at the distance of the level."""
     app_key, goal_key = jax.random.split(key)
     app = jax.random.randint(app_key, (), 0, len(apps.depth))
     return {"app": app, "goal": choose(goal_key, jnp.asarray(apps.depth)[app] == level + 1), "level": level}
@@ -141,7 +141,7 @@ def play(apps: Apps, failure_rate: float, key: Array, state: ScreensState, verb:
 
 
 def distance(apps: Apps, state: ScreensState) -> Array:
-    """Returns the fewest actions to a success, `finish` included, where no page fails."""
+    """Returns the fewest actions to a success, including `finish`, if no page fails."""
     page, advert = jnp.where(state.at == ADVERT, state.before, state.at), state.at == ADVERT
     left = jnp.asarray(apps.steps)[state.task["app"], page, state.task["goal"]] + advert + 1.0
     won = state.finished & (state.at == state.task["goal"])
@@ -158,13 +158,13 @@ def status(apps: Apps, state: ScreensState) -> Status:
 
 
 def tell(apps: Apps, cells: tuple[str, ...], state: ScreensState, seat: Array) -> Text:
-    """Returns which page it is, what is on it, and what is to be found."""
+    """Describes the page, its elements, and what is to be found."""
     goal = pick(LABELS, jnp.asarray(apps.title)[state.task["app"]][state.task["goal"]])
     return text(look(apps, cells, state), "find", goal)
 
 
 def look(apps: Apps, cells: tuple[str, ...], state: ScreensState) -> Text:
-    """Returns which page it is, and what is on it."""
+    """Describes the page and its elements."""
     app, titles = state.task["app"], jnp.asarray(apps.title)[state.task["app"]]
     named = jnp.where(state.at == ADVERT, 1, jnp.where(state.at == 0, 0, 2 + titles[state.at]))
     elements = jnp.asarray(apps.elements)[app, state.at]
@@ -173,7 +173,7 @@ def look(apps: Apps, cells: tuple[str, ...], state: ScreensState) -> Text:
 
 
 def expert(apps: Apps, key: Array, state: ScreensState) -> tuple[Array, Array, None]:
-    """Takes the shortest way, in the middle of boxes."""
+    """Takes the shortest path, with clicks in the middle of boxes."""
     app, goal = state.task["app"], state.task["goal"]
     way = jnp.where(state.at == ADVERT, -1, jnp.asarray(apps.way)[app, jnp.minimum(state.at, PAGES - 1), goal])
     kind, _, *corner = jnp.asarray(apps.elements)[app, state.at, way]

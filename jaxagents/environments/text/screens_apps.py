@@ -1,4 +1,4 @@
-"""Apps of linked pages with decoys, drawn on the host, and the ways in them."""
+"""Apps of linked pages with decoys, drawn on the host, and the paths in them."""
 
 from typing import NamedTuple
 
@@ -15,13 +15,13 @@ class Apps(NamedTuple):
     """Tables of A apps; page 0 is the first one.
 
     Attributes:
-        title: int32 `[A, 9]`, label of a page; -1 for the first one and the advert.
-        depth: int32 `[A, 8]`, clicks from the first page.
+        title: int32 `[A, 9]`, label of each page; -1 for the first page and the advert.
+        depth: int32 `[A, 8]`, number of clicks from the first page.
         elements: int32 `[A, 9, 4, 4]`, kind, label, column and row, -1 for none.
-        target: int32 `[A, 9, 4]`, page behind an element, -1 for none.
-        parent: int32 `[A, 8]`, the page before; of the first one itself.
-        steps: int32 `[A, 8, 8]`, clicks and ways back from a page to another.
-        way: int32 `[A, 8, 8]`, the element to click on the way, -1 to go back or where it is.
+        target: int32 `[A, 9, 4]`, page behind each element, -1 for none.
+        parent: int32 `[A, 8]`, previous page; for the first page, the page itself.
+        steps: int32 `[A, 8, 8]`, number of clicks and steps back from one page to another.
+        way: int32 `[A, 8, 8]`, element to click on the path, -1 to go back or on the page itself.
     """
 
     title: np.ndarray
@@ -59,7 +59,7 @@ def _draw_app(generator: np.random.Generator, num_decoys: int) -> Apps:
             room = np.asarray([8, 4]) - np.asarray(list(KINDS.values())[kind], int) + 1
             corner = [cells[number] % 2 * 8, cells[number] // 2 * 4] + generator.integers(room)
             elements[page, number], target[page, number] = [kind, label, *corner], child
-    above = [[page] for page in range(PAGES)]  # A page and those on the way to the first one.
+    above = [[page] for page in range(PAGES)]  # A page and those on the path to the first one.
     for page in range(1, PAGES):
         above[page] += above[parent[page]]
     steps, way = np.zeros((PAGES, PAGES), np.int32), np.full((PAGES, PAGES), -1, np.int32)

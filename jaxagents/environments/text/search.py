@@ -31,15 +31,15 @@ START, LISTED, OPENED = range(3)
 
 @struct.dataclass
 class SearchState:
-    """What was found, of E pages.
+    """State of a search over E pages.
 
     Attributes:
         task: the task of the episode.
         results: int32 `[3]`, pages of the last search, the best first; -1 for none.
-        page: int32, the one that was opened last; -1 for none.
-        view: int32, what is seen: the start, a list of results, or a page.
-        opened: bool `[E]`, in this episode.
-        answer: int32, a name, E for unknown, -1 before.
+        page: int32, page that was opened last; -1 for none.
+        view: int32, what is shown: the start, a list of results, or a page.
+        opened: bool `[E]`, pages that were opened in this episode.
+        answer: int32, a name, E for unknown, -1 before the answer.
     """
 
     task: Task
@@ -63,25 +63,25 @@ def make_environment(
     """Makes a world of search.
 
     Every name has a page of three facts, `elm founder jade port moss twin dune`; the prompt asks `what is founder of
-    port of elm`. `search port elm` lists the pages with most of these words, a name of its own counting more than one
-    that is mentioned: `1 elm 2 fern 3 gold`. `open 1` shows a page. `answer jade` ends the episode, and so does `answer
-    unknown`, which is right where the page at the end lacks the relation. The thought of the expert is the name that
-    the question has led to.
+    port of elm`. `search port elm` lists the pages with most of these words, where the page's own name counts more than
+    a mentioned one: `1 elm 2 fern 3 gold`. `open 1` shows a page. `answer jade` ends the episode, and so does `answer
+    unknown`, which is right if the last page lacks the relation. The thought of the expert is the name that the
+    question has led to so far.
 
     Args:
-        hops: facts that an answer needs, one per level, from 1 to 4.
-        num_pages: E, from 8 to 48: what is not on the way distracts.
-        num_graphs: sets of facts; a task is of one of them. With one, facts can be learned by heart.
-        unanswerable: share of the questions.
-        seed: of the graphs.
-        max_steps: turns, at least two per hop and an answer.
-        **options: of `make_text_world`.
+        hops: number of facts that an answer needs, one per level, from 1 to 4.
+        num_pages: E, number of pages, from 8 to 48; those off the path are distractors.
+        num_graphs: number of sets of facts, one of which a task uses. With a single set, facts can be memorised.
+        unanswerable: share of questions without an answer.
+        seed: seed of the graphs.
+        max_steps: maximum turns, at least two per hop and one for an answer.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: hops, numbers of pages or shares that are not there, or too few turns.
+        ValueError: hops, numbers of pages or shares are out of their range, or there are too few turns.
 
     References:
         Jin et al. (2025), Search-R1, section 3; Yang et al. (2018), HotpotQA, section 2.
@@ -118,7 +118,7 @@ def make_environment(
 
 
 def make_graphs(seed: int, num_graphs: int, num_pages: int) -> np.ndarray:
-    """Draws facts, on the host: int32 `[N, E, R]`, a name or -1; nobody has a fact about itself."""
+    """Draws facts, on the host: int32 `[N, E, R]`, a name or -1; no name has a fact about itself."""
     rng, facts = np.random.default_rng(seed), np.full((num_graphs, num_pages, len(RELATIONS)), -1, np.int32)
     for graph in range(num_graphs):
         for page in range(num_pages):
@@ -128,7 +128,7 @@ def make_graphs(seed: int, num_graphs: int, num_pages: int) -> np.ndarray:
 
 
 def sample(graphs: np.ndarray, hops: tuple[int, ...], unanswerable: float, key: Array, level: Array) -> Task:
-    """Draws a graph and walks on it; the last step of a question without an answer is a fact that is missing."""
+    """Draws a graph and walks on it; the last step of an unanswerable question is a missing fact."""
     graph_key, first_key, lost_key, *walk_keys = jax.random.split(key, 3 + max(hops))
     graph = jax.random.randint(graph_key, (), 0, len(graphs))
     facts, count = jnp.asarray(graphs)[graph], jnp.asarray(hops, jnp.int32)[level]
@@ -146,7 +146,7 @@ def walk(task: Task) -> tuple[Array, Array]:
     """Follows a question.
 
     Returns:
-        Pages int32 `[H]` that tell it, -1 where it is shorter, and the answer, int32 `[]`, E for unknown.
+        Pages int32 `[H]` on its path, -1 if it is shorter, and the answer, int32 `[]`, E for unknown.
     """
     name, pages = task["first"], []
     for relation in task["relations"]:
@@ -170,7 +170,7 @@ def rank(facts: Array, query: Array, *, pairs: float = 0.0) -> Array:
     Args:
         facts: int32 `[E, R]`, a name or -1.
         query: int32 `[Q]`, names, and relations from E on; -1 for none.
-        pairs: what it counts more where a name and its relation are both asked for.
+        pairs: additional score if a name and its relation are both in the query.
     """
     pages = np.arange(len(facts))
     asked = jnp.any(query[:, None] == np.arange(len(facts) + len(RELATIONS))[None], axis=0)
@@ -192,7 +192,7 @@ def play(key: Array, state: SearchState, verb: Array, args: Array) -> SearchStat
 
 
 def look_up(state: SearchState, verb: Array, args: Array, *, pairs: float = 0.0) -> SearchState:
-    """Searches, as `rank` does, or opens a page; other verbs leave what is seen as it is."""
+    """Searches, as `rank` does, or opens a page; other verbs leave the view unchanged."""
     page = jnp.where(verb == OPEN, state.results[jnp.clip(args[0, 0], 0, len(RESULTS) - 1)], state.page)
     found = rank(state.task["facts"], args[0, :3], pairs=pairs)
     return state.replace(
@@ -213,7 +213,7 @@ def status(state: SearchState) -> Status:
 
 
 def tell(names: tuple[str, ...], state: SearchState, seat: Array) -> Text:
-    """Describes the results or the page, or at first "search"."""
+    """Describes the results or the page, or "search" at first."""
     del seat
     listed = [when(page >= 0, text(place, pick(names, page))) for place, page in zip(RESULTS, state.results)]
     found = when(jnp.any(state.results >= 0), text(*listed), "nothing found")
@@ -232,7 +232,7 @@ def prompt(names: tuple[str, ...], task: Task) -> Text:
 
 
 def expert(names: tuple[str, ...], key: Array, state: SearchState) -> tuple[Array, Array, Text]:
-    """Opens the pages that tell the answer one after the other, and searches for those that are not listed."""
+    """Opens the pages that give the answer one after the other, and searches for those that are not listed."""
     del key
     pages, answer = walk(state.task)
     needed = (pages >= 0) & ~state.opened[pages]

@@ -1,4 +1,4 @@
-"""Search for more than one name: what is masked on a page, or all pages of which something holds."""
+"""Search for more than one name: masked names of a page, or all pages with a given fact."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,28 +33,28 @@ def make_environment(
 ) -> Environment:
     """Makes a world of search whose answers are sets of names.
 
-    Pages and actions are those of `environments.text.search`, but that a name and its relation count more than both
-    apart, and that `answer jade moss` has up to four names. In the mode "masked", level l shows the facts of a page
-    with l + 1 names taken out, `fill founder ? port moss twin ?`, with the name of the page only where the rest fits
-    several: the page has to be found by what is left. In the mode "table", `list founder jade` asks for all pages that
-    have a fact, at most l + 1 of them. The thought of the expert is the right answer, as far as it was read.
+    Pages and actions are those of `environments.text.search`, except that a name and its relation together count more
+    than both separately, and that `answer jade moss` has up to four names. In the mode "masked", level l shows the
+    facts of a page with l + 1 names removed, `fill founder ? port moss twin ?`, and the name of the page only if the
+    rest fits several: the page has to be found by what is left. In the mode "table", `list founder jade` asks for all
+    pages with a fact, at most l + 1 of them. The thought of the expert is the right answer, as far as it was read.
 
-    `info["metrics"]` has `match`, the F1 score of the answer, `recall`, which names too many do
-    not lower, `length`, the names in the answer, and `evidence`, the share of the needed pages that were opened.
+    `info["metrics"]` has `match`, the F1 score of the answer, `recall`, which superfluous names do not lower, `length`,
+    the number of names in the answer, and `evidence`, the share of the needed pages that were opened.
 
     Args:
         mode: "masked" or "table".
-        num_pages: E, from 8 to 48.
-        num_graphs: sets of facts; a task is of one of them.
-        seed: of the graphs.
-        max_steps: turns, at least 5.
-        **options: of `make_text_world`.
+        num_pages: E, number of pages, from 8 to 48.
+        num_graphs: number of sets of facts, one of which a task uses.
+        seed: seed of the graphs.
+        max_steps: maximum turns, at least 5.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: a mode or numbers that are not there.
+        ValueError: the mode or a number is invalid.
 
     References:
         Wu et al. (2025), MaskSearch, section 3.1; Zheng et al. (2025), Deep-DxSearch (answers matched as sets).
@@ -115,7 +115,7 @@ def sample(draw: Callable[..., Task], graphs: np.ndarray, key: Array, level: Arr
 
 
 def draw_masked(facts: Array, keys: list[Array], level: Array) -> Task:
-    """Draws a page and masks l + 1 of its names, E in `asked`; it is named where others have the rest, too."""
+    """Draws a page and masks l + 1 of its names, E in `asked`; it is named if others have the rest, too."""
     page, pages = jax.random.randint(keys[0], (), 0, len(facts)), np.arange(len(facts))
     (relations,) = jnp.nonzero(facts[page] >= 0, size=FACTS)
     objects, masked = facts[page, relations], jax.random.permutation(keys[1], FACTS) <= level
@@ -149,7 +149,7 @@ def draw_table(facts: Array, keys: list[Array], level: Array) -> Task:
 
 
 def status(state: SearchState) -> Status:
-    """Grades an answer; progress is half the share of the needed pages that were opened, and in the end the match."""
+    """Grades an answer; progress is half the share of the needed pages that were opened, and finally the match."""
     right, given, sources = state.task["answer"], state.answer, state.task["sources"]
     hits, over = jnp.sum(given & right), jnp.any(given)
     match = 2 * hits / (jnp.sum(given) + jnp.sum(right))

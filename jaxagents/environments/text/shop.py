@@ -1,4 +1,4 @@
-"""A shop in words: products are searched for, looked at, and bought in a colour."""
+"""A shop in words: products are searched for, viewed, and bought in a colour."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +27,7 @@ SHOWN = 3
 
 @struct.dataclass
 class ShopState:
-    """What was found, int32 `[3]`, the product that is looked at and its colour, int32; all -1 for none."""
+    """Search results, int32 `[3]`, the product that is viewed and its colour, int32; all -1 for none."""
 
     task: Task
     found: Array
@@ -41,23 +41,25 @@ def make_environment(
 ) -> Environment:
     """Makes a shop.
 
-    The observation reads `want mug steel red below 6`, then what was found, `1 mug steel light 4 2 mug soft steel 7`,
-    or a product, `mug steel light 4 in red blue chosen red`. `search steel mug` shows the three products that have most
-    of the words, `open 2`, `choose red` and `back` do what they say, `buy` ends the episode. The score of a purchase is
-    `type * (wishes met + price met) / (wishes + 1)`, where `type` is 1 for the kind that is wanted, 0.5 for the other
-    one of its department, else 0. Success is a score of 1; dense rewards pay the score; `info["metrics"]` grades it.
+    The observation reads `want mug steel red below 6`, then the search results, `1 mug steel light 4 2 mug soft steel
+    7`, or a product, `mug steel light 4 in red blue chosen red`. `search steel mug` shows the three products with most
+    of the words, `open 2` views one, `choose red` selects a colour, `back` returns, and `buy` ends the episode. The
+    score of a purchase is `type * (wishes met + price met) / (wishes + 1)`, where `type` is 1 for the wanted kind, 0.5
+    for the other kind of its department, and otherwise 0. Success is a score of 1; dense rewards pay the score;
+    `info["metrics"]` grades it.
 
     Args:
-        num_wishes: beside kind and price, one per level, from 1 to 3: a trait, a colour, another trait.
-        max_steps: turns, at least 4.
-        seed: of the catalogue, which is the same in every task, and known to the expert.
-        **options: of `make_text_world`.
+        num_wishes: number of wishes besides kind and price, one per level, from 1 to 3: a trait, a colour, another
+            trait.
+        max_steps: maximum turns, at least 4.
+        seed: seed of the catalogue, which is the same in every task, and known to the expert.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers that are not there.
+        ValueError: a number is out of its range.
 
     References:
         Yao, Chen, Yang and Narasimhan (2022), WebShop, section 3 (equation 1).
@@ -133,7 +135,7 @@ def draw_products(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sample(has: Array, price: Array, num_wishes: tuple[int, ...], key: Array, level: Array) -> Task:
-    """Draws what some product has: words for kind, two traits and colour, int32 `[4]`, -1 for none, and a price."""
+    """Draws wishes that a product meets: words for kind, two traits, colour, int32 `[4]`, -1 for none, and a price."""
     keys, index = jax.random.split(key, 4), np.arange(len(WORDS))
     product, count = jax.random.randint(keys[0], (), 0, len(price)), jnp.asarray(num_wishes)[level]
     traits = has[product] & (index >= len(KINDS)) & (index < COLOUR)
@@ -155,7 +157,7 @@ def grade(has: Array, price: Array, task: Task, product: Array, colour: Array) -
 
 
 def tell(has: Array, price: Array, state: ShopState, seat: Array) -> Text:
-    """Describes what is wanted, and what is on the screen."""
+    """Describes the wishes, and what is on the screen."""
 
     def card(product: Array) -> Text:
         return text(each(WORDS[:COLOUR], has[product, :COLOUR], most=3), number(price[product], 1))

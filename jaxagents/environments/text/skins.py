@@ -1,4 +1,4 @@
-"""Worlds in other words: synonyms, swapped names, nonsense; some of them for held-out tasks only."""
+"""Text worlds in other words: synonyms, swapped names, nonsense, some of them only for held-out tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,23 +23,24 @@ Skin = Mapping[str, str]
 def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) -> World:
     """Writes and reads a world in other words, drawn with the task.
 
-    A skin is a mapping from words of the world, which may be phrases such as "go to", to words: synonyms, other
-    templates, names swapped, nonsense. `{}` is the world as it is. Everything is written in the words of the skin,
-    prompts and thoughts included, and only these are understood; "nothing happens ." stays.
+    A skin is a mapping from words of the world, which may be phrases such as "go to", to other words: synonyms, other
+    templates, swapped names, nonsense. `{}` is the world as it is. Everything is written in the words of the skin,
+    including prompts and thoughts, and only these are understood; "nothing happens ." is unchanged.
 
     The task is `{"inner": task, "skin": int32, "level": int32}`, on the side of the split where the inner task is.
 
     Args:
-        world: the rules.
-        skins: at least one.
-        num_held_out: the last of them, drawn for held-out tasks and these only; with 0, all are drawn for all tasks.
+        world: rules of the world.
+        skins: skins, at least one.
+        num_held_out: number of skins, the last ones, that are drawn only for held-out tasks, which use no others; with
+            0, all skins are drawn for all tasks.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: no skin, no skin left for one of the sides, words that the world does not have, or two that would be
-            called the same.
+        ValueError: there is no skin, or none is left for one of the sides, or a skin has words that the world lacks, or
+            gives two words the same name.
     """
     skins = [dict(skin) for skin in skins]
     if not 0 <= num_held_out < len(skins):
@@ -100,7 +101,7 @@ def with_skins(world: World, *, skins: Sequence[Skin], num_held_out: int = 0) ->
 
 
 def renamed(grammar: Grammar, skin: Skin) -> Grammar:
-    """Returns a grammar in other words; numbers of words, verbs and entries stay."""
+    """Returns a grammar in other words; indices of words, verbs and entries are unchanged."""
     call = {word: skin.get(word, word) for word in grammar.words}
 
     def phrases(rows: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:

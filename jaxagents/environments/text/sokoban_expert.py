@@ -11,14 +11,14 @@ FAR = 10_000
 
 
 def choose_direction(task: SokobanTask, boxes: Array, player: Array, admissible: Array) -> Array:
-    """Chooses the next move: a shortest way to push one box to its target while the others stand still.
+    """Chooses the next move on a shortest path that pushes one box to its target while the others stand still.
 
-    The boxes are solved from the last to the first, as the room was made to be. From the first state of a task this
+    The boxes are solved from the last to the first, as the room was designed. From the first state of a task this
     always succeeds, and with one box it is a shortest solution from every state that has one. With several boxes, and
-    after other moves than those of the expert, it may miss a solution in which boxes have to make way.
+    after moves that differ from the expert's, it may miss a solution in which boxes have to make way.
 
     Args:
-        task: of the episode.
+        task: task of the episode.
         boxes: int32 `[N]`.
         player: int32 `[]`.
         admissible: bool `[4]`, moves that change something.
@@ -48,13 +48,13 @@ def distances(floor: Array, target: Array, *, asked: tuple[Array, Array]) -> Arr
     """Computes the number of moves that one box needs to its target.
 
     `d(b, x) = min_m 1 + d(b', x')` over the moves m, where the player x walks, or pushes the box b; relaxed until
-    nothing changes or the distance that is asked for is known. Larger ones are upper bounds then, and off the floor
-    it is `FAR`.
+    nothing changes or the requested distance is known. Larger distances are then upper bounds, and outside of the floor
+    they are `FAR`.
 
     Args:
-        floor: bool `[H, H]`, neither wall nor another box; outside there are walls.
+        floor: bool `[H, H]`, neither wall nor another box; outside of the array there are walls.
         target: bool `[H, H]`, True at one cell.
-        asked: cells of the box and of the player, int32 `[]`, numbered row by row.
+        asked: cells of the box and of the player whose distance is requested, int32 `[]`, numbered row by row.
 
     Returns:
         Int16 `[H * H, H * H]`, over the cells of the box and of the player.
@@ -94,11 +94,11 @@ def distances(floor: Array, target: Array, *, asked: tuple[Array, Array]) -> Arr
 
 
 def _inner(values: Array, side: int) -> Array:
-    """Cuts the border off: `[S * S]` to `[S - 2, S - 2]`."""
+    """Removes the border: `[S * S]` to `[S - 2, S - 2]`."""
     return values.reshape(side, side)[1:-1, 1:-1]
 
 
 def _inner_cell(cell: Array, side: int) -> Array:
-    """Numbers cells without the border; cells on it become any number."""
+    """Numbers cells without the border; cells on it get an arbitrary number."""
     row, column = jnp.divmod(cell, side)
     return jnp.clip(row - 1, 0, side - 3) * (side - 2) + jnp.clip(column - 1, 0, side - 3)

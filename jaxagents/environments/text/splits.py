@@ -1,4 +1,4 @@
-"""Tasks for training and tasks held out, split by a hash of what a task is."""
+"""Tasks for training and held-out tasks, split by a hash of their identity."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,17 +15,17 @@ SampleTask = Callable[..., Task]
 def hash_integers(*arrays: Array) -> Array:
     """Computes a hash of the contents of integer arrays, in their order.
 
-    `h = mix(n + sum_i mix(x_i ^ salt_i))` over all n elements in a row, with the finaliser of MurmurHash3 as `mix` and
+    `h = mix(n + sum_i mix(x_i ^ salt_i))` over all n elements in order, with the finaliser of MurmurHash3 as `mix` and
     a fixed salt per position; every bit of the result depends on every bit of every element. Shapes do not count.
 
     Args:
-        *arrays: integers or bools of any shape; numbers that are equal modulo `2**32` are the same.
+        *arrays: integers or bools of any shape; numbers that are equal modulo `2**32` count as the same.
 
     Returns:
         Uint32 `[]`.
 
     Raises:
-        ValueError: an array of floats.
+        ValueError: an array has floats.
 
     References:
         Appleby (2011), MurmurHash3, `fmix32`.
@@ -45,13 +45,13 @@ def _mix(value: Array) -> Array:
 
 
 def leaves_without_level(tree: PyTree) -> list[Array]:
-    """Returns the leaves but those of fields that are called `level`."""
+    """Returns all leaves except those of fields named `level`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [leaf for path, leaf in leaves if not (path and str(path[-1]).strip(".[]'") == "level")]
 
 
 def as_integers(tree: PyTree) -> list[Array]:
-    """Returns the leaves as integers of the same bits."""
+    """Returns the leaves as integers with the same bits."""
 
     def convert(leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
@@ -69,17 +69,18 @@ def split_tasks(
     num_levels: int = 1,
     held_out_fraction: float = 0.25,
 ) -> tuple[SampleTask, SampleTask]:
-    """Splits a distribution of tasks in two that share no task.
+    """Splits a distribution of tasks into two that share no task.
 
     A task is held out if and only if its hash is below `held_out_fraction * 2**32`; both samplers propose tasks until
-    one is on their side. Which side a task is on does not depend on the key, the level or the process.
+    one is on their side. The side of a task does not depend on the key, the level or the process.
 
     Args:
         sample: `(key, level) -> task`; `level` is int32 `[]` in `0 .. num_levels - 1`. Every level must have tasks on
             both sides, or the sampler of the other side never returns.
-        identify: `(task) -> uint32 []`, a well mixed hash of what the task is, such as `hash_integers` gives.
-        num_levels: difficulties; a level that is not asked for is drawn uniformly, one out of range is clipped.
-        held_out_fraction: of the tasks, in (0, 1).
+        identify: `(task) -> uint32 []`, a well-mixed hash of the task's identity, such as `hash_integers` gives.
+        num_levels: number of difficulties; without a level, one is drawn uniformly, and a level out of range is
+            clipped.
+        held_out_fraction: fraction of the tasks that are held out, in (0, 1).
 
     Returns:
         `sample_task` and `sample_held_out_task`.
@@ -104,7 +105,7 @@ def split_tasks(
                 attempt = carry[0] + 1
                 return attempt, sample(jax.random.fold_in(key, attempt), drawn)
 
-            # The loop begins without a proposal: the sampler is compiled once, and compiles longer than all else.
+            # The loop begins without a proposal: the sampler is compiled once, and takes most of the compile time.
             nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(sample, key, drawn))
             return jax.lax.while_loop(on_the_other_side, propose, (jnp.full((), -1, jnp.int32), nothing))[1]
 
@@ -114,11 +115,11 @@ def split_tasks(
 
 
 def level_of(level: int | Sequence[int] | None, index: Array) -> Array | int | None:
-    """Returns the level of the task with a global index.
+    """Returns the level of the task with a given global index.
 
     Args:
-        level: of all tasks; a list is gone through in turn, `level[index % len(level)]`; None lets the task draw its
-            own.
+        level: level of all tasks; the levels of a list are used in turn, `level[index % len(level)]`; None: the task
+            draws its own.
         index: int32 `[]`.
 
     Returns:
@@ -130,12 +131,12 @@ def level_of(level: int | Sequence[int] | None, index: Array) -> Array | int | N
 
 
 def draw_distinct(key: Array, allowed: Array | np.ndarray, count: int) -> Array:
-    """Draws different indices in random order, the allowed ones first; for few of them faster than a permutation.
+    """Draws different indices in random order, the allowed ones first; for a few of them faster than a permutation.
 
     Args:
         key: PRNG key.
-        allowed: bool `[A]`; where fewer than `count` are, others follow.
-        count: at most A.
+        allowed: bool `[A]`, allowed indices; if there are fewer than `count`, others follow.
+        count: number of indices, at most A.
 
     Returns:
         Int32 `[count]`.

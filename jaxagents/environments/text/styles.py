@@ -1,4 +1,4 @@
-"""Ways in which an expert may think about arithmetic: notes, a program, or prose, with repeated steps."""
+"""Styles in which an expert may think about arithmetic: notes, a program, or prose, with repeated steps."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,22 +18,22 @@ STYLES = tuple(FIRST_WORDS)
 
 
 def with_styles(world: World, *, styles: Sequence[str] = STYLES, verbosity: float = 0.0) -> World:
-    """Lets the expert of arithmetic think in other ways, drawn anew for each decision; actions stay what they were.
+    """Lets the expert of arithmetic think in several styles, drawn for each decision; actions are unchanged.
 
-    Of `1 2 + 3 4 - 5`, notes are `1 2 , 4 6 , 4 1 ,`, a program is `let x = 1 2 ; x + 3 4 = 4 6 ; x - 5 = 4 1 ;`, and
-    prose is `first 1 2 then plus 3 4 makes 4 6 then minus 5 makes 4 1`. A repeated step is longer by itself
-    and changes nothing, so that lengths of thoughts can be had that no answer needs.
+    For `1 2 + 3 4 - 5`, notes are `1 2 , 4 6 , 4 1 ,`, a program is `let x = 1 2 ; x + 3 4 = 4 6 ; x - 5 = 4 1 ;`, and
+    prose is `first 1 2 then plus 3 4 makes 4 6 then minus 5 makes 4 1`. A repeated step makes a thought longer and
+    changes nothing else, so that thoughts can be longer than any answer needs.
 
     Args:
         world: rules of arithmetic.
-        styles: of `STYLES`.
-        verbosity: probability that a step is repeated, one by one.
+        styles: some of `STYLES`.
+        verbosity: probability that a step is repeated, for each step.
 
     Returns:
         The rules with this expert.
 
     Raises:
-        ValueError: unknown styles, no probability, or a world without numbers.
+        ValueError: styles are unknown, the probability is not in [0, 1], or the world has no numbers.
 
     References:
         Zhao et al. (2025), Echo Chamber, section 3 (mixtures of formats of which training keeps one).
@@ -59,13 +59,13 @@ def with_styles(world: World, *, styles: Sequence[str] = STYLES, verbosity: floa
 
 
 def think(style: str, task: Task, twice: Array, digits: int) -> Text:
-    """Describes how a result comes about, step by step.
+    """Describes how a result is computed, step by step.
 
     Args:
-        style: of `STYLES`.
-        task: of arithmetic, with T numbers.
+        style: one of `STYLES`.
+        task: task of arithmetic, with T numbers.
         twice: bool `[T]`, steps that are repeated.
-        digits: most that a number has.
+        digits: maximum digits of a number.
 
     Returns:
         The thought.
@@ -93,8 +93,8 @@ def style_of(thought: Array, words: Sequence[str]) -> Array:
     """Recognises the style of thoughts by their first word.
 
     Args:
-        thought: int32 `[..., L]`, ids of words.
-        words: the table of the world.
+        thought: int32 `[..., L]`, word ids.
+        words: word table of the world.
 
     Returns:
         int32 `[...]`, index into `STYLES`; -1 for none of them.

@@ -1,4 +1,4 @@
-"""Grammars put together: one is spoken at a time, as a world or a skin says, or all are."""
+"""Joint grammars: one is used at a time, as determined by a world or a skin, or all at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,16 +15,16 @@ from jaxagents.types import Array, Choice
 
 
 class _Part(NamedTuple):
-    """A grammar within the joint one.
+    """A grammar as part of the joint one.
 
     Attributes:
-        grammar: itself.
-        ids: int32 numpy `[W]`, its words in the joint table.
-        back: int32 numpy `[W']`, the joint words in its own, -2 for others.
-        verb: its first verb.
-        entry: its first entry.
-        low: its first subgrammar.
-        high: the one after its last.
+        grammar: the grammar itself.
+        ids: int32 numpy `[W]`, ids of its words in the joint table.
+        back: int32 numpy `[W']`, own ids of the joint words, -2 for others.
+        verb: index of its first verb.
+        entry: index of its first entry.
+        low: index of its first subgrammar.
+        high: index after that of its last subgrammar.
     """
 
     grammar: Grammar
@@ -41,31 +41,31 @@ class _Part(NamedTuple):
 
 
 def own_action(grammar: Grammar, verb: Array, args: Array, first: int) -> tuple[Array, Array]:
-    """Returns verb and args of a joint grammar as those of the one whose first verb is `first`; others are clipped."""
+    """Returns verb and args of a joint grammar as those of the part whose first verb is `first`; others are clipped."""
     verb = jnp.clip(verb - first, 0, len(grammar.templates) - 1)
     return verb, args[..., : grammar.max_args, : grammar.max_length]
 
 
 def widen(args: Array, grammar: Grammar) -> Array:
-    """Returns args, the last two axes, with the room of a grammar that has at least as much."""
+    """Returns args, padded in the last two axes to the size of a larger grammar."""
     rows, length = grammar.max_args - args.shape[-2], grammar.max_length - args.shape[-1]
     return jnp.pad(args, [(0, 0)] * (args.ndim - 2) + [(0, rows), (0, length)], constant_values=-1)
 
 
 def join_grammars(*grammars: Grammar, together: bool = False) -> Grammar:
-    """Puts grammars together. Verbs and entries are those of the first grammar, then those of the second, and so on.
+    """Joins grammars. Verbs and entries are those of the first grammar, then those of the second, and so on.
 
     Args:
-        *grammars: at least one.
-        together: False makes each of them subgrammars of its own, in their order, which may share words and actions:
-            which one is spoken is an argument of `parse`. True lets all be spoken at once; at most the first one may
+        *grammars: grammars, at least one.
+        together: False: each of them becomes separate subgrammars, in order, which may share words and actions; an
+            argument of `parse` determines which one is used. True: all are used at once, and only the first one may
             have subgrammars.
 
     Returns:
         The grammar.
 
     Raises:
-        ValueError: grammars that are spoken together say the same, or a later one has subgrammars.
+        ValueError: grammars that are used together have the same action, or a later one has subgrammars.
     """
     if together:
         if any(grammar.num_subgrammars > 1 for grammar in grammars[1:]):

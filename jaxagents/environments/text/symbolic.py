@@ -1,4 +1,4 @@
-"""The other interface of a text world: actions by number, for policies of arrays."""
+"""The symbolic interface of a text world: actions by index, for policies of arrays."""
 
 from dataclasses import replace
 
@@ -8,19 +8,19 @@ from jaxagents.types import Array, Discrete, Environment, State, TimeStep
 
 
 def symbolic(environment: Environment) -> Environment:
-    """Makes a text world an environment with discrete actions.
+    """Converts a text world to an environment with discrete actions.
 
-    Action i is the row i of `text.actions`, and `action_mask` already speaks of those. The observation stays the word
-    ids, which `networks.embedding.Embedding` reads; nothing of `text.prompt` is shown.
+    Action i is row i of `text.actions`, to which `action_mask` already refers. The observation is still the word ids,
+    which `networks.embedding.Embedding` reads; `text.prompt` is not shown.
 
     Args:
-        environment: a text world.
+        environment: text world.
 
     Returns:
         The environment with `Discrete` actions and without a text interface.
 
     Raises:
-        ValueError: not a text world, or one whose actions are too many to be listed.
+        ValueError: it is not a text world, or its actions are too many to be listed.
     """
     if environment.text is None:
         raise ValueError(f"`environment` must be a text world, got {environment.name}, which has no `text`.")

@@ -1,4 +1,4 @@
-"""Templates of actions on the host: their elements, and what reading them from left to right may meet."""
+"""Templates of actions on the host: their elements, and checks of what reading them from left to right may meet."""
 
 import difflib
 import re
@@ -16,10 +16,10 @@ class Element(NamedTuple):
     """A part of a template.
 
     Attributes:
-        source: as it is written in the template.
-        phrases: one of which is written, each a tuple of words; those of a number are the digits.
-        low: fewest of them.
-        high: most of them, one after the other.
+        source: text of the element in the template.
+        phrases: possible phrases, each a tuple of words; those of a number are the digits.
+        low: minimum number of phrases.
+        high: maximum number of phrases, one after the other.
         kind: "literal", "listed", "free" or "int".
     """
 
@@ -41,7 +41,7 @@ def split_template(template: str, fields: Mapping[str, tuple[Words, ...]]) -> tu
         The elements from left to right.
 
     Raises:
-        ValueError: as `make_grammar`.
+        ValueError: see `make_grammar`.
     """
     elements, end = [], 0
     for match in [*_FIELD.finditer(template), None]:
@@ -80,7 +80,7 @@ def _field(match: re.Match, template: str, fields: Mapping[str, tuple[Words, ...
 
 
 class Place(NamedTuple):
-    """Where reading is: in element `index`, after some words of a phrase or after some phrases."""
+    """A reading position: in element `index`, after some words of a phrase or after some phrases."""
 
     index: int  # type: ignore[assignment]  # In place of the method of tuples.
     words: Words = ()
@@ -94,7 +94,7 @@ def _may_end(element: Element, place: Place) -> bool:
 
 
 def continuations(elements: Sequence[Element], place: Place) -> dict[str, Place]:
-    """Returns the words that may come next within the element of a place, and where they lead."""
+    """Returns the words that may come next within the element of a place, and the places they lead to."""
     if place.index == len(elements):
         return {}
     element = elements[place.index]
@@ -102,7 +102,7 @@ def continuations(elements: Sequence[Element], place: Place) -> dict[str, Place]
         size = len(place.words)
         longer = [one for one in element.phrases if len(one) > size and one[:size] == place.words]
         return {one[size]: place._replace(words=one[: size + 1]) for one in longer}
-    zero = element.kind == "int" and place.words == ("0",)  # Nothing follows a zero in front.
+    zero = element.kind == "int" and place.words == ("0",)  # Nothing follows a leading zero.
     if place.count >= element.high or zero:
         return {}
     first = place.count == 0 and element.kind == "int"
@@ -113,16 +113,16 @@ def continuations(elements: Sequence[Element], place: Place) -> dict[str, Place]
 
 
 def places(elements: Sequence[Element], place: Place) -> list[Place]:
-    """Returns the place itself, and the beginning of the next element where this one may end."""
+    """Returns the place itself, and the start of the next element if this one may end."""
     ends = place.index < len(elements) and _may_end(elements[place.index], place)
     return [place, *([Place(place.index + 1)] if ends else [])]
 
 
 def next_words(elements: Sequence[Element], place: Place) -> dict[str, Place]:
-    """Returns all words that may come next, and where they lead.
+    """Returns all words that may come next, and the places they lead to.
 
     Raises:
-        ValueError: a word may be read as more of a field or as what follows it.
+        ValueError: a word may be read as a continuation of a field or as what follows it.
     """
     found: dict[str, Place] = {}
     for one in places(elements, place):
@@ -142,7 +142,7 @@ def _accepts(elements: Sequence[Element], place: Place) -> bool:
 
 
 def require_one_reading(templates: Sequence[Sequence[Element]]) -> None:
-    """Refuses templates that say the same.
+    """Refuses templates with the same action.
 
     Raises:
         ValueError: an action can be read in two ways, or see `next_words`.
@@ -160,7 +160,7 @@ def require_one_reading(templates: Sequence[Sequence[Element]]) -> None:
 
 
 def _walk(elements: Sequence[Element]) -> Iterator[dict[str, Place]]:
-    """Goes to every place once, and yields the words that follow there."""
+    """Visits every place once, and yields the words that follow there."""
     seen, queue = {Place(0)}, deque([Place(0)])
     while queue:
         following = next_words(elements, queue.popleft())
@@ -171,7 +171,7 @@ def _walk(elements: Sequence[Element]) -> Iterator[dict[str, Place]]:
 
 
 def _common(one: Sequence[Element], other: Sequence[Element]) -> Words | None:
-    """Returns words that two templates say both, if there are any."""
+    """Returns the words of an action that two templates share, if there is one."""
     start = (Place(0), Place(0))
     seen, queue = {start}, deque([(*start, ())])  # type: set[tuple[Place, Place | None]], deque[tuple[Place, Place, Words]]
     while queue:
@@ -191,8 +191,8 @@ def require_no_collisions(templates: Sequence[Sequence[Element]], words: Sequenc
     """Refuses words that would be read as a longer one, since the longest word is read first.
 
     Args:
-        templates: of actions.
-        words: of the whole table.
+        templates: templates of actions.
+        words: words of the whole table.
 
     Raises:
         ValueError: words that follow each other in an action begin with a longer word of the table.
@@ -214,7 +214,7 @@ def require_no_collisions(templates: Sequence[Sequence[Element]], words: Sequenc
 
 
 def _require_unread(elements: Sequence[Element], place: Place, rest: Words, read: Words, target: str) -> None:
-    """Refuses a way on from a place whose text begins with the rest of a longer word."""
+    """Refuses a continuation whose text begins with the rest of a longer word."""
     if not rest:
         raise ValueError(
             f"`words` must not run together, got {' '.join(read)!r} of the words {list(read)}, which would be read as "

@@ -1,4 +1,4 @@
-"""Turn-based games of two players in words, with the names of the seats."""
+"""Turn-based text games of two players, with names of the seats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,34 +36,34 @@ def make_text_game(
     The observation is that of the player who moves next: "you are player 0 ," and what the rules tell them, then
     "nothing happens ." after a move that was not understood or not legal. The prompt, the same for both, names them:
     "ada plays kuhn poker against hugo .". Rewards are payoffs at the end, `[2]` by player; `info["success"]` says that
-    the game came to its end by the rules.
+    the game ended by its rules.
 
-    A game always ends with a payoff: who forfeits loses the most that it can cost, and the other player wins as much.
+    A game always ends with a payoff: a player who forfeits loses the maximum loss of a game, and the other one wins as
+    much.
 
-    The task is `{"deal", "names": int32 [2], "level": int32}`. A game has no held-out positions, its players have:
+    The task is `{"deal", "names": int32 [2], "level": int32}`. Games have no held-out positions, but held-out players:
     held-out tasks are pairs of names, in order, that never meet in training. Only a policy that reads the prompt sees
     the difference.
 
     Args:
-        world: the rules, of two seats that move in turn; everything random is dealt with the task, `{"deal", "level"}`,
-            and `max_steps` is the number of moves of the longest game. What it says of its tasks and prompts does not
-            count.
-        stake: the most that a player can lose in a game.
-        illegal: "forfeit" ends the game. "no_op" leaves it as it is, and the player is asked again; after `max_steps`
-            turns, whoever made the last illegal move forfeits.
-        forfeit_payoff: of who forfeits and of the other one; None for `(-stake, stake)` of the rules: (-2, 2) in Kuhn
-            poker, (-13, 13) in Leduc poker, (-1, 1) where games are won and lost.
+        world: rules with two seats that move in turn; all randomness is dealt with the task, `{"deal", "level"}`, and
+            `max_steps` is the number of moves of the longest game. Its identity of tasks and its prompts are not used.
+        stake: maximum loss of a player in a game.
+        illegal: "forfeit": an illegal move ends the game; "no_op": it changes nothing, and the player is asked again;
+            after `max_steps` turns, the player who made the last illegal move forfeits.
+        forfeit_payoff: payoffs of the player who forfeits and of the other one; None: `(-stake, stake)`: (-2, 2) in
+            Kuhn poker, (-13, 13) in Leduc poker, (-1, 1) in games that are won or lost.
         expert_strength: probability that the expert does not move at random.
-        max_steps: turns of an episode; None takes the longest game, and twice that where illegal moves are no-ops.
-        held_out_fraction: of the pairs of names.
-        **options: further ones of `make_text_world`.
+        max_steps: maximum turns of an episode; None: the longest game, or twice that if illegal moves are no-ops.
+        held_out_fraction: fraction of the pairs of names that are held out.
+        **options: further arguments of `make_text_world`.
 
     Returns:
-        The environment, `num_players` 2.
+        The environment, with `num_players` 2.
 
     Raises:
-        ValueError: an unknown rule for illegal moves, a strength that is no probability, fewer turns than the longest
-            game has.
+        ValueError: the rule for illegal moves is unknown, the strength is not in [0, 1], or there are fewer turns than
+            the longest game has.
 
     References:
         Liu et al. (2025), "SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn
@@ -101,7 +101,7 @@ def make_text_game(
 
 
 def ended(over: Array, payoff: Array) -> Status:
-    """Returns the status of a game that pays when it is over: success is to come to its end."""
+    """Returns the status of a game that pays when it is over: success means that it ended by its rules."""
     return Status(success=over, over=over, payoff=jnp.where(over, payoff, 0.0))
 
 
@@ -121,7 +121,7 @@ def _check(world: World, forfeit_payoff: Sequence[float] | None, expert_strength
 
 
 def _weakened(world: World, strength: float) -> Callable[[Array, State], tuple[Array, Array, None]]:
-    """Returns the expert of a game, which at times moves at random."""
+    """Returns the expert of a game, which sometimes moves at random."""
 
     def expert(key: Array, state: State) -> tuple[Array, Array, None]:
         strong_key, move_key, random_key = jax.random.split(key, 3)

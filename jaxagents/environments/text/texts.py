@@ -1,7 +1,7 @@
-"""What text worlds say: texts made of fixed phrases and traced choices among them.
+"""Texts of text worlds: made of fixed phrases and traced choices among them.
 
-A text is a pytree: its phrases are static, the numbers that choose among them are arrays. What a text can be is
-known without running anything, and with it the most words and tokens that a text needs.
+A text is a pytree: its phrases are static, the indices that choose among them are arrays. All possible texts are known
+without running anything, and so are the maximum numbers of words and tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Fixed:
 
 @struct.dataclass
 class Pick:
-    """One of some phrases, or one after the other where there are several indices."""
+    """One of several phrases, or a sequence of them if there are several indices."""
 
     index: Array
     phrases: tuple[Words, ...] = struct.field(pytree_node=False)
@@ -44,7 +44,7 @@ class Number:
 
 @struct.dataclass
 class Each:
-    """Those of some phrases that a mask says."""
+    """Those phrases that a mask selects."""
 
     mask: Array
     phrases: tuple[Words, ...] = struct.field(pytree_node=False)
@@ -53,7 +53,7 @@ class Each:
 
 @struct.dataclass
 class Cases:
-    """One of some texts."""
+    """One of several texts."""
 
     index: Array
     texts: "tuple[Text, ...]"
@@ -62,7 +62,7 @@ class Cases:
 
 @struct.dataclass
 class Quote:
-    """Words of another table, of which is known what they could be."""
+    """Words of another table, whose possible values are known."""
 
     ids: Array
     source: Grammar = struct.field(pytree_node=False)
@@ -79,7 +79,7 @@ class Renamed:
 
 @struct.dataclass
 class Refusal:
-    """The place of the answer to what was not understood or not allowed."""
+    """The place of the answer to an action that was not understood or not allowed."""
 
 
 @struct.dataclass
@@ -90,7 +90,7 @@ class Text:
 
 
 def text(*parts: "Text | Phrase") -> Text:
-    """Makes a text of phrases and texts that follow each other."""
+    """Joins phrases and texts into one text."""
     flat = []  # type: list[Any]
     for part in parts:
         flat += part.parts if isinstance(part, Text) else [Fixed(words) for words in _phrases([part]) if words]
@@ -98,27 +98,27 @@ def text(*parts: "Text | Phrase") -> Text:
 
 
 def pick(phrases: Sequence[Phrase], index: Any) -> Text:
-    """Writes one of some phrases.
+    """Writes one of several phrases.
 
     Args:
-        phrases: at least one.
-        index: int32 `[]`, or any shape: those phrases one after the other. Below 0 and beyond the phrases: nothing.
+        phrases: phrases, at least one.
+        index: int32 `[]`, or any shape for a sequence of phrases. Out of range: nothing.
 
     Returns:
         The text.
 
     Raises:
-        ValueError: no phrases.
+        ValueError: there are no phrases.
     """
     return Text(parts=(Pick(index=jnp.asarray(index), phrases=_phrases(phrases)),))
 
 
 def number(value: Array | int, digits: int) -> Text:
-    """Writes a number, int32 `[]`, as one word per digit without leading zeros; nothing below 0.
+    """Writes a number, int32 `[]`, as one word per digit without leading zeros; nothing if it is negative.
 
     Args:
-        value: at most `10**digits - 1`, and clipped to it.
-        digits: room.
+        value: number, clipped to at most `10**digits - 1`.
+        digits: maximum number of digits.
 
     Returns:
         The text.
@@ -127,12 +127,12 @@ def number(value: Array | int, digits: int) -> Text:
 
 
 def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> Text:
-    """Writes those of some phrases that a mask says, in their order.
+    """Writes those phrases that a mask selects, in their order.
 
     Args:
-        phrases: A.
+        phrases: A phrases.
         mask: bool `[A]`.
-        most: that can be true at once, for the room that the text needs; None for A.
+        most: maximum number of True values, for the length that the text needs; None: A.
 
     Returns:
         The text.
@@ -145,13 +145,13 @@ def each(phrases: Sequence[Phrase], mask: Array, *, most: int | None = None) -> 
 
 
 def cases(index: Array, *texts: "Text | Phrase", name: str | None = None) -> Text:
-    """Writes one of some texts.
+    """Writes one of several texts.
 
     Args:
-        index: int32 `[]`; nothing is written where it is out of range.
-        *texts: to choose from.
-        name: choices of one name within a text have the same number of texts and the same index, always in range; the
-            longest text is then found among those in which they agree.
+        index: int32 `[]`; nothing is written if it is out of range.
+        *texts: texts to choose from.
+        name: choices with the same name within a text have the same number of texts and the same index, always in
+            range; the longest text is then found among those in which they agree.
 
     Returns:
         The text.
@@ -171,9 +171,9 @@ def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> 
     """Writes a grid row by row.
 
     Args:
-        phrases: of the cells.
-        index: int32 `[H, W]`; below 0 for a cell that is not there.
-        between: rows that have cells.
+        phrases: phrases of the cells.
+        index: int32 `[H, W]`; below 0 for a missing cell.
+        between: phrase between rows that have cells.
 
     Returns:
         The text.
@@ -187,7 +187,7 @@ def board(phrases: Sequence[Phrase], index: Array, *, between: Phrase = "/") -> 
 
 
 def quote(ids: Array, source: Grammar) -> Text:
-    """Writes an action, int32 `[M]` in the words of a grammar; nothing where it is empty."""
+    """Writes an action, int32 `[M]` in the words of a grammar; nothing if it is empty."""
     return Text(parts=(Quote(ids=ids, source=source),))
 
 
@@ -195,9 +195,9 @@ def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Te
     """Writes a text in other words.
 
     Args:
-        phrase: the text.
-        index: int32 `[]`, which names are taken.
-        names: what words are called, others stay.
+        phrase: text to rename.
+        index: int32 `[]`, index of the names to use.
+        names: new names of words; other words are unchanged.
 
     Returns:
         The text.
@@ -207,7 +207,7 @@ def rename(phrase: Text, index: Array, names: Sequence[Mapping[str, str]]) -> Te
 
 
 def refusal() -> Text:
-    """Marks where "nothing happens ." is written after what was not understood or not allowed; elsewhere at the end."""
+    """Marks the place of "nothing happens ." after an action that was not understood or allowed; default: the end."""
     return Text(parts=(Refusal(),))
 
 

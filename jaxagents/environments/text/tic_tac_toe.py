@@ -26,7 +26,7 @@ class TicTacToeState:
 
     Attributes:
         board: int32 `[9]`, row by row: 0 empty, 1 player 0 (X), 2 player 1 (O).
-        count: int32, moves so far.
+        count: int32, number of moves so far.
     """
 
     board: Array
@@ -40,7 +40,7 @@ def make_environment(**options: Any) -> Environment:
     to "c3". The expert draws among the moves that minimax finds best.
 
     Args:
-        **options: of `make_text_game`.
+        **options: arguments of `make_text_game`.
 
     Returns:
         The environment.
@@ -88,15 +88,15 @@ def payoff(state: TicTacToeState) -> Array:
 
 @functools.cache
 def best_moves() -> np.ndarray:
-    """Solves the game on the host; bool `[3^9, 9]`, the best moves by `sum_i board_i 3^i`, none where it is over.
+    """Solves the game on the host; bool `[3^9, 9]`, the best moves by `sum_i board_i 3^i`, none if it is over.
 
-    Whose turn it is follows from the board. The quickest win and the slowest loss are no better than others.
+    The board determines whose turn it is. The quickest win and the slowest loss are not preferred to others.
     """
     best = np.zeros((3**9, 9), bool)
 
     @functools.cache
     def value(board: tuple[int, ...]) -> int:
-        """Returns what the board is worth to the player to move."""
+        """Returns the value of the board to the player to move."""
         count = 9 - board.count(0)
         if any(board[a] and board[a] == board[b] == board[c] for a, b, c in LINES.tolist()):
             return -1

@@ -1,4 +1,4 @@
-"""Tools in words: a registry of typed functions, its documentation, what a user wants, calls that build on others."""
+"""Tools in words: a registry of typed functions, its documentation, a request, and calls that build on each other."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,33 +31,33 @@ def make_environment(
     """Makes a world of tools.
 
     An app has eight tools. The prompt documents them: look-ups, `open takes person gives order`, and acts, `send takes
-    order day does ship`; and it says what the user wants: `user wants ship for person elm day friday`. Names, types
-    and purposes are drawn anew for each app, so that names say nothing. `call open person elm` is answered by
-    `order gold`, or by an error; `call send order gold day friday` ends the episode, with success if it was the right
-    act on the right thing. Only values from the dialogue work, so that the number of steps to the goal is exact.
+    order day does ship`; and it gives the user's request: `user wants ship for person elm day friday`. Names, types and
+    purposes are drawn for each app, so that names carry no meaning. `call open person elm` is answered by `order gold`,
+    or by an error; `call send order gold day friday` ends the episode, with success if it was the right act on the
+    right thing. Only values from the dialogue work, so that the number of steps to the goal is exact.
 
     `info["metrics"]` has the graded parts: `name`, `keys`, `values` (calls in which they were those of the next call of
-    the shortest way, divided by the number of calls, or of those needed if that is more), `format` and `error` (calls
-    that could be read, and that failed), and `state`, whether the right thing was done in the end.
+    the shortest path, divided by the number of calls, or of those needed if that is more), `format` and `error` (calls
+    that were understood, and that failed), and `state`, whether the right thing was done in the end.
 
     Args:
-        num_calls: that a request needs, one per level, from 1 to 4.
-        num_apps: registries.
-        hidden: share of requests that do not say for whom and when; `ask person` and `ask day` make the user tell it.
+        num_calls: number of calls that a request needs, one per level, from 1 to 4.
+        num_apps: number of registries.
+        hidden: share of requests that do not say for whom and when; `ask person` and `ask day` make the user say it.
         policy: share of tasks with a rule, `confirm first`: an act without `confirm` before it is a failure.
-        impossible: share of requests that no tool of the app serves: `refuse` is right.
-        failure_rate: chance that a call answers `error busy` and nothing else.
-        recall: the observation repeats what is known, for contexts of few turns.
-        split: holds out "tasks", or "apps" with tools that training never sees.
-        seed: of the apps.
-        max_steps: turns.
-        **options: of `make_text_world`.
+        impossible: share of requests that no tool of the app serves: `refuse` is then right.
+        failure_rate: probability that a call answers `error busy` and has no effect.
+        recall: whether the observation repeats what is known, for contexts of few turns.
+        split: what is held out: "tasks", or "apps" with tools that training never sees.
+        seed: seed of the apps.
+        max_steps: maximum turns.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of calls that apps do not have, shares outside of [0, 1], too few turns or apps.
+        ValueError: apps do not have the numbers of calls, shares are not in [0, 1], or there are too few turns or apps.
 
     References:
         Qian et al. (2025), ToolRL, section 3; Yao et al. (2024), tau-bench, section 3.
@@ -103,7 +103,7 @@ def _check(num_calls, num_apps: int, shares: tuple[float, ...], split: str, max_
 
 
 def tell(state: rules.ToolsState, seat: Array, *, recall: bool) -> Text:
-    """Describes the last answer; with `recall` what the user wants and all that is known before it."""
+    """Describes the last answer; with `recall`, the request and everything known come first."""
     del seat
     news = _fact(state.key, state.value)
     quiet = when(state.ended, "done", when(state.confirmed, "yes", "ready"))
@@ -146,7 +146,7 @@ def document(task: Task, tool: Array) -> Text:
 
 
 def prompt(task: Task, shown: Array | None = None, card: Callable[[Task, Array], Text] = document) -> Text:
-    """Describes the documentation of the app, or of the tools that are `shown`, the rule, and what the user wants."""
+    """Describes the documentation of the app, or of the tools that are `shown`, the rule, and the user's request."""
     lines = [card(task, tool) for tool in task["shown"]]
     if shown is not None:
         lines = [when(shown[tool], line) for tool, line in zip(task["shown"], lines, strict=True)]

@@ -1,4 +1,4 @@
-"""Rules of the world of tools: registries, tasks, what a call answers, and the shortest way."""
+"""Rules of the world of tools: registries, tasks, answers of calls, and the shortest path."""
 
 import jax
 import jax.numpy as jnp
@@ -25,19 +25,19 @@ NUM_LOOKUPS, NUM_TOOLS = 4, 8
 
 @struct.dataclass
 class ToolsState:
-    """What was called.
+    """State of the calls.
 
     Attributes:
         task: the task of the episode.
-        seen: bool `[7, V]`, values of each key that were given or returned; only those can be used.
-        key: int32, of the last answer; -1 for nothing.
-        value: int32, of that key.
-        error: int32, of `ERRORS`, counted from 1; 0 for none.
-        confirmed: bool, by the user.
-        ended: bool, something was done, or refused.
-        success: bool, and it was the right thing.
-        counts: int32 `[6]`, calls; those of them that failed, and that could not be read; and those whose name, keys
-            and values were those of the next call of the shortest way.
+        seen: bool `[7, V]`, values of each key that were given or returned; only these can be used.
+        key: int32, key of the last answer; -1 for none.
+        value: int32, value of that key.
+        error: int32, one of `ERRORS`, counted from 1; 0 for none.
+        confirmed: bool, whether the user confirmed.
+        ended: bool, whether something was done, or refused.
+        success: bool, whether it was the right thing.
+        counts: int32 `[6]`, number of calls; of those that failed, and that could not be read; and of those whose name,
+            keys and values were those of the next call of the shortest path.
     """
 
     task: Task
@@ -52,12 +52,12 @@ class ToolsState:
 
 
 def make_apps(seed: int, num_apps: int) -> dict[str, np.ndarray]:
-    """Draws registries, on the host: tools 0 to 2 lead along a path of types, 3 is a look-alike, 4 to 7 act on it.
+    """Draws registries, on the host: tools 0 to 2 lead along a path of types, 3 is a look-alike, 4 to 7 are acts on it.
 
     Returns:
         Int32 `[A, 8]`: `name`, `takes` and `gives` (types, the latter -1 for acts), `does` (a purpose, -1 for
-        look-ups), `dated` (1 where a day is needed), `shown` (the order in the prompt); and `spare`, a purpose that
-        none serves, `[A]`.
+        look-ups), `dated` (1 if a day is needed), `shown` (the order in the prompt); and `spare`, a purpose that no
+        tool serves, `[A]`.
     """
     rng, rows = np.random.default_rng(seed), []
     for _ in range(num_apps):
@@ -80,7 +80,7 @@ def make_apps(seed: int, num_apps: int) -> dict[str, np.ndarray]:
 def sample(
     apps: dict, num_calls: tuple[int, ...], shares: tuple[float, float, float], key: Array, level: Array
 ) -> Task:
-    """Draws an app, an act, where the way to it begins, and what the look-ups return."""
+    """Draws an app, an act, the start of the path to it, and the results of the look-ups."""
     app_key, act_key, value_key, day_key, result_key, *share_keys = jax.random.split(key, 8)
     app = jax.random.randint(app_key, (), 0, len(apps["spare"]))
     task = {name: jnp.asarray(table)[app] for name, table in apps.items()}
@@ -108,14 +108,14 @@ def path_types(task: Task) -> Array:
 
 
 def place_on_path(task: Task, tool: Array) -> Array:
-    """Returns where on the path the type is that tools take, 0 to 3."""
+    """Returns the position on the path of the type that tools take, 0 to 3."""
     return jnp.argmax(
         task["takes"][tool][..., None] == path_types(task).reshape(*(1,) * jnp.ndim(tool), 4), axis=-1
     ).astype(jnp.int32)
 
 
 def truth(task: Task) -> Array:
-    """Returns the values along the path that belong to the request, int32 `[4]`, from where it begins on."""
+    """Returns the values along the path that belong to the request, int32 `[4]`, from its start on."""
     values = [task["value"]]
     for place in range(1, 4):
         looked_up = task["results"][place - 1, values[-1]]
@@ -144,7 +144,7 @@ def start(key: Array, task: Task) -> ToolsState:
 
 
 def plan(state: ToolsState) -> tuple[Array, Array, Array]:
-    """Plans the next step of the shortest way.
+    """Plans the next step of the shortest path.
 
     Returns:
         Verb int32 `[]`, args int32 `[2, 4]`, and the number of steps to the goal from here, float32 `[]`.
@@ -218,7 +218,7 @@ def play(key: Array, state: ToolsState, verb: Array, args: Array, *, failure_rat
 
 
 def find_error(state: ToolsState, args: Array) -> Array:
-    """Returns what is wrong with a call, of `FINE`, `MALFORMED` and so on, int32 `[]`; chance apart."""
+    """Returns the error of a call, of `FINE`, `MALFORMED` and so on, int32 `[]`, apart from random failures."""
     task, (key, value, other_key, other_value) = state.task, args[1]
     is_pair = (key < len(KEYS)) & (value >= len(KEYS))
     is_other = (other_key >= 0) & (other_key < len(KEYS)) & (other_value >= len(KEYS))
@@ -240,7 +240,7 @@ def find_error(state: ToolsState, args: Array) -> Array:
 
 
 def documented(state: ToolsState, call: Call) -> Array:
-    """Returns whether the app has the tool that is called, bool `[]`; what calls none is fine."""
+    """Returns whether the app has the called tool, bool `[]`; True for actions that call none."""
     return (call.verb != CALL) | jnp.any(state.task["name"] == call.args[0, 0])
 
 
@@ -250,7 +250,7 @@ def distance(state: ToolsState) -> Array:
 
 
 def status(state: ToolsState) -> Status:
-    """Returns success, the share of the way that is done, and the graded parts."""
+    """Returns success, the share of the path that is done, and the graded parts."""
     task = state.task
     total = plan(start(jax.random.key(0), task))[2]
     calls, failed, malformed, *hits = state.counts
@@ -266,7 +266,7 @@ def status(state: ToolsState) -> Status:
 
 
 def expert(key: Array, state: ToolsState) -> tuple[Array, Array, None]:
-    """Takes the shortest way; it knows what the user wants."""
+    """Takes the shortest path; it knows what the user wants."""
     del key
     verb, args, _ = plan(state)
     return verb, args, None

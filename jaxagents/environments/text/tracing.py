@@ -1,4 +1,4 @@
-"""What the functions of a text world return, found out without running them, and what is refused."""
+"""Return values of the functions of a text world, found by tracing them, and checks of these."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from jaxagents.types import Array, PyTree
 
 
 class Shapes(NamedTuple):
-    """What the functions of a world return, with abstract arrays."""
+    """Return values of the functions of a world, with abstract arrays."""
 
     state: PyTree
     status: Status
@@ -26,7 +26,7 @@ class Shapes(NamedTuple):
 
 
 def trace_world(world: World) -> Shapes:
-    """Finds out what the functions of a world return; nothing is computed."""
+    """Traces the return values of the functions of a world; nothing is computed."""
     key, zero, shape = jax.random.key(0), jnp.zeros((), jnp.int32), (world.grammar.max_args, world.grammar.max_length)
     several = (world.num_seats,) if acts_together(world) else ()
 

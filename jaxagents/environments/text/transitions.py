@@ -14,26 +14,26 @@ from jaxagents.types import Array, State, Task
 
 
 def with_transitions(world: World, *, share: float = 1.0, num_steps: int = 4, gap: int = 1) -> World:
-    """Makes some tasks a question: which action leads from what is seen first to what is seen then?
+    """Turns some tasks into a question: which action leads from the first view to the second?
 
-    The observation reads `<seen> then <seen later>`, without what the task asks for (`World.look`; where there is no
-    such thing, all of the observation). What lies between are actions of the expert, the first of which is asked for.
-    The answer is an action of the world and ends the episode; it is right where it has the verb and the effect of the
-    expert's, as another place in the same box. Held-out tasks are never questions.
+    The observation reads `<view> then <later view>`, without the instruction of the task (`World.look`; without one,
+    the whole observation). Between them are actions of the expert, the first of which is asked for. The answer is an
+    action of the world and ends the episode; it is right if it has the verb and the effect of the expert's action, such
+    as another place in the same box. Held-out tasks are never questions.
 
     The task is `{"inner": task, "asks": bool, "ahead": int32, "level": int32}`.
 
     Args:
-        world: rules of one seat.
-        share: of the tasks that are questions, in [0, 1].
-        num_steps: most steps of the expert before the question, drawn evenly from 0; never past the end.
-        gap: k, actions that lie between; fewer where the episode ends.
+        world: rules with one seat.
+        share: share of the tasks that are questions, in [0, 1].
+        num_steps: maximum steps of the expert before the question, drawn uniformly from 0; never past the end.
+        gap: k, number of actions between the views; fewer if the episode ends.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: several seats, a share that is none, or no action between.
+        ValueError: the world has several seats, the share is not in [0, 1], or there is no action in between.
 
     References:
         Gao et al. (2025), "UIShift: Enhancing VLM-based GUI Agents through Self-supervised Reinforcement Learning",

@@ -1,4 +1,4 @@
-"""Turns of a text world: who is asked, what is allowed, what a turn does, and when an episode ends."""
+"""Turns of a text world: which seat acts, what is allowed, the effect of a turn, and when an episode ends."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,20 +14,20 @@ from jaxagents.types import Array, PyTree, Task
 
 @struct.dataclass
 class TextWorldState:
-    """An episode of a text world.
+    """State of an episode of a text world.
 
     Attributes:
-        task: of the episode.
+        task: task of the episode.
         inner: state of the rules.
-        valid: bool, the last action was understood and allowed.
-        num_steps: int32, turns taken.
+        valid: bool, whether the last action was understood and allowed.
+        num_steps: int32, number of turns taken.
         score: float32 `[P]`, or `[]` with one seat, what the rules have paid so far.
         terminated: bool.
         truncated: bool.
-        offender: int32, the seat of the last action that was not understood or allowed; -1 for none.
-        pending: where all seats act at once, verbs int32 `[P]`, args int32 `[P, max_args, max_length]`, and the seat
-            that is asked, int32 `[]`; else None.
-        payouts: what those of the world remember.
+        offender: int32, seat of the last action that was not understood or allowed; -1 for none.
+        pending: if all seats act at once, verbs int32 `[P]`, args int32 `[P, max_args, max_length]`, and the seat that
+            is asked, int32 `[]`; else None.
+        payouts: memories of the world's payouts.
     """
 
     task: Task
@@ -50,7 +50,7 @@ def seat_of(world: World, state: TextWorldState) -> Array:
 
 
 def draw_action(world: World, key: Array, state: TextWorldState) -> Array:
-    """Draws an allowed entry, and what is free in it, uniformly; int32 `[M]`."""
+    """Draws an allowed entry, and its free fields, uniformly; int32 `[M]`."""
     entry_key, slot_key = jax.random.split(key)
     return world.grammar.render(*world.grammar.draw(slot_key, choose(entry_key, allowed_entries(world, state))))
 
@@ -61,7 +61,7 @@ def acts_together(world: World) -> bool:
 
 
 def first_turn(world: World, task: Task, inner: PyTree, score: Array) -> TextWorldState:
-    """Returns the state before the first turn, of what the rules begin with and what they pay for it."""
+    """Returns the state before the first turn, given the first state of the rules and its score."""
     pending = None
     if acts_together(world):
         shape = (world.num_seats, world.grammar.max_args, world.grammar.max_length)
@@ -81,7 +81,7 @@ def first_turn(world: World, task: Task, inner: PyTree, score: Array) -> TextWor
 
 
 def allowed_entries(world: World, state: TextWorldState) -> Array:
-    """Returns the entries that are allowed to the seat that is asked, bool `[E]`."""
+    """Returns the entries that are allowed for the seat that is asked, bool `[E]`."""
     if world.allowed is None:
         return jnp.ones(world.grammar.num_entries, bool)
     allowed = world.allowed(state.inner)
@@ -89,7 +89,7 @@ def allowed_entries(world: World, state: TextWorldState) -> Array:
 
 
 def action_mask(world: World, state: TextWorldState) -> Array | None:
-    """Returns the actions that are allowed, bool `[A]`; None where all are, or where they are not listed."""
+    """Returns the actions that are allowed, bool `[A]`; None if all are, or if they are not listed."""
     if world.allowed is None or world.grammar.actions is None:
         return None
     entry = jnp.asarray(world.grammar.action_entry)
@@ -110,7 +110,7 @@ def read_action(world: World, state: TextWorldState, action: Array) -> tuple[Arr
 def play_turn(
     world: World, key: Array, state: TextWorldState, verb: Array, args: Array, valid: Array
 ) -> tuple[PyTree, tuple[Array, Array, Array] | None]:
-    """Plays a valid action, or lets the turn pass; where all act at once, the last one plays those of all."""
+    """Plays a valid action, or passes; if all seats act at once, the last one plays the actions of all."""
     passed = state.inner if world.skip is None else world.skip(state.inner)
     if not acts_together(world):
         return strong(select(valid, world.play(key, state.inner, verb, args), passed)), None
@@ -134,7 +134,7 @@ def strong(tree: PyTree) -> PyTree:
 
 
 def score_of(world: World, reward: str, status: Status) -> Array:
-    """Returns what was earned so far: float32 `[P]`, or `[]` with one seat."""
+    """Returns the score so far: float32 `[P]`, or `[]` with one seat."""
     if status.payoff is not None:
         return (status.payoff[0] if world.num_seats == 1 else status.payoff).astype(jnp.float32)
     if reward == "dense":
@@ -145,7 +145,7 @@ def score_of(world: World, reward: str, status: Status) -> Array:
 def make_finish(
     world: World, illegal: str, forfeit_payoff: Sequence[float]
 ) -> Callable[[TextWorldState, Array, Array], tuple[TextWorldState, Array]]:
-    """Makes `(state, earned, over) -> (state, earned)`, which knows limits and forfeits."""
+    """Makes `(state, earned, over) -> (state, earned)`, which applies limits and forfeits."""
     lost, won = forfeit_payoff
 
     def finish(state: TextWorldState, earned: Array, over: Array) -> tuple[TextWorldState, Array]:
@@ -164,7 +164,7 @@ def make_finish(
 
 
 def pay_out(world: World, keys: Sequence[Array], state: TextWorldState, earned: Array) -> tuple[TextWorldState, Array]:
-    """Lets the payouts of the world say what is handed out of what was earned."""
+    """Applies the payouts of the world to what was earned."""
     ended, memories = state.terminated | state.truncated, []
     for key, payout, memory in zip(keys, world.payouts, state.payouts, strict=True):
         memory, earned = payout.pay(key, memory, state.inner, earned, ended)

@@ -28,13 +28,13 @@ ASK, GUESS = range(2)
 
 @struct.dataclass
 class QuestionsState:
-    """What was asked.
+    """State of the questions.
 
     Attributes:
         task: the task of the episode.
         asked: bool `[9]`, words that were asked about.
-        last: int32, the word that was asked about last, -1 at first.
-        guess: int32, the candidate that was named; -1 before that.
+        last: int32, word that was asked about last, -1 at first.
+        guess: int32, candidate that was named; -1 before that.
     """
 
     task: Task
@@ -52,22 +52,22 @@ def make_environment(
 ) -> Environment:
     """Makes a world of twenty questions.
 
-    The prompt lists candidates, `a red small flat b blue large flat ...`, each with a colour, a size and a shape; no
-    two are the same. `ask red` is answered with yes or no; `guess b` ends the episode. Every question may be asked
-    once. The thought of the expert lists the candidates that are left. `progress` is the share of the others that
-    answers have ruled out, and is 1 with the right guess.
+    The prompt lists candidates, `a red small flat b blue large flat ...`, each with a colour, a size and a shape; all
+    are different. `ask red` is answered with yes or no; `guess b` ends the episode. Every question may be asked once.
+    The thought of the expert lists the remaining candidates. `progress` is the share of the other candidates that
+    answers have ruled out, and 1 with the right guess.
 
     Args:
-        num_candidates: one per level, from 2 to 16.
-        recall: the observation repeats all answers, `yes red no small`, instead of the last one, `no`.
-        max_steps: turns.
-        **options: of `make_text_world`.
+        num_candidates: number of candidates, one per level, from 2 to 16.
+        recall: whether the observation repeats all answers, `yes red no small`, instead of the last one, `no`.
+        max_steps: maximum turns.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: numbers of candidates that there are no names for, or no turn for a guess.
+        ValueError: there are no names for the numbers of candidates, or there is no turn for a guess.
 
     References:
         Abdulhai et al. (2023), LMRL Gym, Twenty Questions; Tajwar et al. (2025), PAPRIKA, appendix.
@@ -128,7 +128,7 @@ def left(state: QuestionsState) -> Array:
 
 
 def play(key: Array, state: QuestionsState, verb: Array, args: Array) -> QuestionsState:
-    """Notes what is asked or guessed."""
+    """Records the question or the guess."""
     del key
     asks, chosen = verb == ASK, args[0, 0]
     return state.replace(
@@ -153,7 +153,7 @@ def status(state: QuestionsState) -> Status:
 
 
 def tell(state: QuestionsState, seat: Array, *, recall: bool) -> Text:
-    """Describes the last answer or all of them, and "ask" before the first."""
+    """Describes the last answer or all of them, or "ask" before the first."""
     del seat
     yes = describes(state.task)[state.task["target"]]
     if not recall:
@@ -171,7 +171,7 @@ def prompt(names: tuple[str, ...], task: Task) -> Text:
 
 
 def expert(names: tuple[str, ...], key: Array, state: QuestionsState) -> tuple[Array, Array, Text]:
-    """Asks what halves the candidates best, one of the best at random, and guesses when one is left."""
+    """Asks a question that halves the candidates best, at random among the best, and guesses when one is left."""
     remaining = left(state)
     count = jnp.sum(remaining)
     uneven = jnp.abs(2 * jnp.sum(describes(state.task) & remaining[:, None], axis=0) - count)

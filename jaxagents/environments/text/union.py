@@ -1,4 +1,4 @@
-"""Several worlds as one, with one table of words: a level is a level of one of them."""
+"""Several worlds as one, with one word table: a level is a level of one of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,26 +18,27 @@ from jaxagents.types import Array, Environment, State, Task
 
 
 def make_environment(worlds: Mapping[str, Callable[[], Environment]], **options: Any) -> Environment:
-    """Makes one text world of several.
+    """Makes one text world from several.
 
-    Every task is one of one of the worlds, with its prompt, its limit of turns, its split and its rewards; nothing
-    names the world but what it says. Budgets are those of the largest one. Levels are those of the first world, then
-    those of the second, and so on, so that lists of levels say how often a world is played, and
-    `language.levels.make_level_evaluator` how well each of them is. Graded scores are `<name>_<score>`, 0 in the
-    others' episodes; `<name>_success` is one of them.
+    Every task belongs to one of the worlds, with its prompt, its limit of turns, its split and its rewards; only its
+    texts identify the world. Budgets are those of the largest world. Levels are those of the first world, then those of
+    the second, and so on, so that lists of levels determine how often a world is played, and
+    `language.levels.make_level_evaluator` evaluates each of them. Graded scores are `<name>_<score>`, 0 in episodes of
+    other worlds, including `<name>_success`.
 
-    The task is `{"which": int32, "inner": (a task of every world), "level": int32}`; those that are not played are
-    always the same.
+    The task is `{"which": int32, "inner": (a task of every world), "level": int32}`; tasks of worlds that are not
+    played are always the same.
 
     Args:
-        worlds: functions that make text worlds of one seat, by name; of these only the rules count, and no penalties.
-        **options: of `make_text_world`.
+        worlds: functions that make text worlds with one seat, by name; only their rules are used, without step
+            penalties.
+        **options: arguments of `make_text_world`.
 
     Returns:
         The environment.
 
     Raises:
-        ValueError: no world, something else than a world of one seat, or payouts within.
+        ValueError: there is no world, one is not a text world with one seat, or one has payouts.
     """
     made = {name: make() for name, make in worlds.items()}
     for name, one in made.items():
@@ -56,7 +57,7 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
     subgrammars = np.cumsum([0, *(world.grammar.num_subgrammars for world in rules)])
 
     def keys_of(key: Array, which: Array) -> list[Array]:
-        """Returns a key for every world, the same one always for those that are not played: their tasks are fixed."""
+        """Returns a key for every world, a constant one for those that are not played: their tasks are fixed."""
         keys, fixed = jax.random.split(key, len(rules)), jax.random.key(0)
         return [jnp.where(which == i, keys[i], fixed) for i in range(len(rules))]
 
@@ -167,7 +168,7 @@ def join_worlds(worlds: Mapping[str, World]) -> World:
 
 
 def _status(names: Sequence[str], rules: Sequence[World], state: State) -> Status:
-    """Returns the status of the world that is played; where only some pay, success pays 1 in the others."""
+    """Returns the status of the world that is played; if only some have payoffs, success pays 1 in the others."""
     statuses, which = [world.status(one) for world, one in zip(rules, state["inner"])], state["which"]
     parts: dict[str, Array] = {}
     for i, (name, one) in enumerate(zip(names, statuses)):

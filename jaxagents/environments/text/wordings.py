@@ -1,4 +1,4 @@
-"""Worlds in other words: synonyms and fillers in observations, while actions stay."""
+"""Text worlds in other words: synonyms and fillers in observations, with unchanged actions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,28 +27,29 @@ def with_wordings(
     num_fillers: int = 0,
     words: Sequence[str] | None = None,
 ) -> World:
-    """Tells a world in one of several wordings, drawn with the task.
+    """Describes a world in one of several wordings, drawn with the task.
 
-    Every word has synonyms, `press press2 press3 press4`, and a wording takes one of them for each word, at random but
-    the same in every run. Held-out wordings are other choices among the same synonyms. Fillers, words that mean
-    nothing, stand in front of every observation.
+    Every word has synonyms, `press press2 press3 press4`, and a wording uses one of them for each word, drawn at random
+    but the same in every run. Held-out wordings are other choices among the same synonyms. Fillers, words without
+    meaning, stand before every observation.
 
     The task is `{"inner": task, "wording": int32, "level": int32}`, and `"filler": int32 [num_fillers]` where there are
     some, on the side of the split where the inner task is.
 
     Args:
-        world: the rules.
-        num_wordings: drawn for all tasks, or for those of training.
-        num_held_out: further ones, drawn for held-out tasks and these only; with 0, all tasks have the same.
-        num_synonyms: names of a word; 1 leaves it as it is.
-        num_fillers: of an observation.
-        words: that have synonyms; None takes all that begin with a letter and are no part of an action.
+        world: rules of the world.
+        num_wordings: number of wordings for all tasks, or for those of training.
+        num_held_out: number of further wordings that are drawn only for held-out tasks, which use no others; with 0,
+            all tasks use the same.
+        num_synonyms: number of names of a word; 1: it is unchanged.
+        num_fillers: number of fillers of an observation.
+        words: words that have synonyms; None: all that begin with a letter and are not part of an action.
 
     Returns:
         The rules.
 
     Raises:
-        ValueError: counts out of range, or words that the world does not have.
+        ValueError: counts are out of their range, or the world lacks some of the words.
 
     References:
         Pan et al. (2023), "KwaiAgents", section 3 (templates); Yang et al. (2025), "TinyHelen's First Curriculum",
@@ -99,6 +100,6 @@ def with_wordings(
 
 
 def draw_wordings(words: Sequence[str], count: int, num_synonyms: int) -> list[dict[str, str]]:
-    """Draws what words are called in each of several wordings; the same ones for the same arguments."""
+    """Draws the names of words in each of several wordings; they are the same for the same arguments."""
     drawn = np.random.default_rng(0).integers(num_synonyms, size=(count, len(words)))
     return [{word: f"{word}{k + 1}" if k else word for word, k in zip(words, row)} for row in drawn.tolist()]

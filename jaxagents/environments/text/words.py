@@ -9,7 +9,7 @@ import numpy as np
 from jaxagents.types import Array, Choice, Pattern, Several
 
 DIGITS = tuple("0123456789")
-_OFFERED = 3  # Words that an error lists where none is near.
+_OFFERED = 3  # Words that an error lists if none is similar.
 NOTHING_HAPPENS = ("nothing happens", ".")
 """What every world answers to an action that it does not understand or allow."""
 
@@ -18,8 +18,8 @@ def make_words(*groups: Iterable[str]) -> tuple[tuple[str, ...], Callable[..., n
     """Makes the word table of a world.
 
     Args:
-        *groups: phrases; the ids follow the order of the first mention, and repetitions count once. The words of a
-            group that is mentioned first, such as `DIGITS`, therefore have consecutive ids.
+        *groups: groups of phrases; the ids follow the order of the first occurrence, and repetitions count once. The
+            words of a group that comes first, such as `DIGITS`, therefore have consecutive ids.
 
     Returns:
         `words`, and `ids(*phrases) -> int32 numpy [len(phrases)]`, which refuses a phrase that is not in the table.
@@ -57,7 +57,7 @@ def pad_to(ids: np.ndarray, length: int) -> np.ndarray:
 
 
 def pad_all(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Stacks rows of different lengths to int32 `[len(rows), length of the longest]`. On the host."""
+    """Stacks rows of different lengths into int32 `[len(rows), length of the longest]`, on the host."""
     length = max(len(row) for row in rows)
     return np.stack([pad_to(row, length) for row in rows])
 
@@ -65,8 +65,8 @@ def pad_all(rows: Sequence[np.ndarray]) -> np.ndarray:
 def compact(ids: Array) -> Array:
     """Moves the words of a sequence to the front and the -1s to the end, keeping the order of the words.
 
-    Worlds lay out their optional parts at fixed places and close the gaps at the end. The cost is quadratic in the
-    length, and still less than that of a sort for the some forty words of an observation.
+    Worlds place their optional parts at fixed positions and close the gaps at the end. The cost is quadratic in the
+    length, but less than that of a sort for the roughly forty words of an observation.
 
     Args:
         ids: int32 `[K]`.
@@ -85,9 +85,9 @@ def number_words(number: Array, digit_ids: np.ndarray, num_digits: int) -> Array
     """Writes a number as one word per digit, most significant first, without leading zeros.
 
     Args:
-        number: int32 `[]`, from 0 to `10**num_digits - 1`; others are clipped to that.
+        number: int32 `[]`, from 0 to `10**num_digits - 1`; other numbers are clipped to that range.
         digit_ids: int32 numpy `[10]`, the ids of `DIGITS`.
-        num_digits: room.
+        num_digits: maximum number of digits.
 
     Returns:
         Int32 `[num_digits]`, -1 after the last digit.
@@ -104,11 +104,11 @@ def find_row(action: Array, rows: np.ndarray) -> tuple[Array, Array]:
     """Finds an action among the well-formed ones.
 
     Args:
-        action: int32 `[M]`, any numbers.
+        action: int32 `[M]`, arbitrary numbers.
         rows: int32 numpy `[A, M]`, all different.
 
     Returns:
-        The index of the row, int32 `[]`, 0 where there is none; and whether there is one.
+        The index of the row, int32 `[]`, 0 if there is none; and whether there is one.
     """
     matches = jnp.all(action[None, :] == jnp.asarray(rows), axis=1)
     return jnp.argmax(matches).astype(jnp.int32), jnp.any(matches)
@@ -125,16 +125,16 @@ def read_words(
     """Reads a line as the words of a world.
 
     Args:
-        text: as typed.
-        words: of the world.
+        text: typed line.
+        words: words of the world.
         read: `(text) -> word ids`, such as `Lexicon.encode_words`.
-        room: most words.
+        room: maximum number of words.
 
     Returns:
         int32 `[room]`, -1 after the last one.
 
     Raises:
-        ValueError: a word is unknown, with the nearest ones, or there are too many.
+        ValueError: a word is unknown (the nearest ones are suggested), or there are too many words.
     """
     text = " ".join(text.split())
     try:
@@ -152,12 +152,12 @@ def read_words(
 
 
 def translate(ids: Array, table: np.ndarray | Array) -> Array:
-    """Returns `table[ids]`, int32 of any shape; -1 stays."""
+    """Returns `table[ids]`, int32 of any shape; -1 is unchanged."""
     return jnp.where(ids >= 0, jnp.asarray(table, jnp.int32)[ids], -1)
 
 
 def translate_pattern(pattern: Pattern, table: np.ndarray) -> Pattern:
-    """Returns a pattern in the ids of another table, where its id i is `table[i]`."""
+    """Returns a pattern in the ids of another table, in which its id i is `table[i]`."""
     inner = np.append(table, np.int32(-1)).astype(np.int32)
     places = []  # type: list[np.ndarray | Choice | Several]
     for place in pattern:

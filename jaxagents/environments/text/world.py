@@ -1,4 +1,4 @@
-"""What a text world is written as: a record of rules. `make_text_world` makes the environment of it."""
+"""The specification of a text world: a record of rules, from which `make_text_world` makes the environment."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from jaxagents.types import Array, PyTree, State, Task
 
 @struct.dataclass
 class Status:
-    """How far an episode is, as the rules see it; the builder adds limits and forfeits.
+    """The status of an episode according to the rules; the builder adds limits and forfeits.
 
     Attributes:
-        success: bool `[]`, the task is done; in a game, that it came to its end by the rules.
-        over: bool `[]`, the rules end the episode here (also where it failed).
-        payoff: float32 `[P]`, what every seat has earned since the start of the episode, zeros at first; the reward of
-            a step is what it adds. None where success or progress is rewarded. Needed with several seats.
-        progress: float32 `[]`, the potential of dense rewards, which pay what a step adds to it; 1 more at the success
-            than at the start is a good scale. None where there are only sparse rewards.
-        parts: graded scores of what was done so far, float32 `[]` by name, as the parts of an answer that are right.
-            They are reported as `info["metrics"]`. The names are the same in every state.
+        success: bool `[]`, whether the task is done; in a game, whether it ended by its rules.
+        over: bool `[]`, whether the rules end the episode here (also after a failure).
+        payoff: float32 `[P]`, what every seat has earned since the start of the episode, initially zeros; the reward of
+            a step is the increase. None if success or progress is rewarded. Required with several seats.
+        progress: float32 `[]`, the potential of dense rewards, which pay its increase; a good scale is 1 more at the
+            success than at the start. None if there are only sparse rewards.
+        parts: graded scores of the episode so far, float32 `[]` by name, such as the right parts of an answer. They are
+            reported as `info["metrics"]`. The names are the same in every state.
     """
 
     success: Array
@@ -40,12 +40,13 @@ def grades(**parts: Array) -> dict[str, Array]:
 
 
 class Payout(NamedTuple):
-    """What is handed out of what the rules pay, and when; `environments.text.rewards` has some.
+    """How and when the payments of the rules are handed out; see `environments.text.rewards` for examples.
 
     Attributes:
-        init: `(reward) -> memory`, pytree of arrays, of a reward of zeros, float32 `[]`, or `[P]` with several seats.
-        pay: `(key, memory, state, reward, ended bool []) -> (memory, reward)`, of what a step would have paid; `state`
-            is that of the rules, `ended` says that the episode is over, or cut.
+        init: `(reward) -> memory`, pytree of arrays, given a reward of zeros, float32 `[]`, or `[P]` with several
+            seats.
+        pay: `(key, memory, state, reward, ended bool []) -> (memory, reward)`, given the reward that a step would have
+            paid; `state` is that of the rules, `ended` says that the episode is over, or truncated.
     """
 
     init: Callable[[Array], PyTree]
@@ -54,60 +55,60 @@ class Payout(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class World:
-    """The rules of a text world, as pure functions of one instance that can be traced; the builder vmaps nothing.
+    """The rules of a text world, as pure functions of one instance that can be traced; the builder does not vmap.
 
     A task is a dict or a dataclass of arrays; one of its fields is `level`, int32 `[]`. A state is a pytree of arrays
-    whose shapes and dtypes never change. It holds what of the task the functions need, for instance the task itself,
+    whose shapes and dtypes never change. It contains what the functions need of the task, for instance the task itself,
     and no counts of turns, unless they matter to the rules.
 
     Attributes:
-        name: for logs and messages.
-        grammar: of `make_grammar`, of the actions.
-        max_steps: turns after which an episode is cut (truncated); turns of all seats count. What is over after a
-            number of turns by its rules says so in `status`.
-        sample: `(key, level int32 []) -> task`, with `task["level"] == level`. It is drawn again until the task is on
-            the side of the split that is asked for.
+        name: name for logs and messages.
+        grammar: grammar of the actions, see `make_grammar`.
+        max_steps: number of turns, of all seats, after which an episode is truncated. If the rules themselves end an
+            episode after a number of turns, `status` says so.
+        sample: `(key, level int32 []) -> task`, with `task["level"] == level`. It is repeated until the task is on the
+            requested side of the split.
         start: `(key, task) -> state`.
-        play: `(key, state, verb int32 [], args int32 [max_args, max_length]) -> state`, see `Grammar` for what they
-            hold. Called for actions that are understood and allowed; what it returns for others is thrown away. Where
+        play: `(key, state, verb int32 [], args int32 [max_args, max_length]) -> state`, see `Grammar` for their
+            meaning. It is called for actions that are understood and allowed; its result for others is discarded. If
             all seats act at once, verbs are `[P]` and args `[P, max_args, max_length]`.
         status: `(state) -> Status`.
-        tell: `(state, seat int32 []) -> Text`, what a seat sees; it says the same kind of thing in every state, with
-            `when` and `cases` inside. "nothing happens ." after what was not understood or not allowed is added at the
-            end, or where `refusal()` stands.
-        expert: `(key, state) -> (verb, args, thought Text | None)`, as good an action of whoever acts as there is, and
-            the thought that leads to it. One key makes one decision. Where all seats act at once, as in `play`, with
-            one thought or none.
-        num_levels: of difficulty.
-        num_seats: P, players. With more than one, `status` gives payoffs.
-        identity: `(task) -> pytree of integers or bools`, what makes it the same task. Splits hash it: tasks with the
-            same identity are on the same side. It is the same before and after `complete`. None takes all of the task
-            but its level.
-        complete: `(key, task, held_out bool) -> task`, adds to a task what its identity does not depend on and what is
-            too costly to draw again and again, or differs between the sides of the split. None adds nothing.
-        situation: `(state) -> pytree of arrays`, what makes it the same situation within a task, for fingerprints. None
-            takes all of the state but fields that are called `level`. Two situations of one task are the same if and
-            only if these arrays are equal.
-        player: `(state) -> int32 []`, the seat that acts. None where there is one seat, or where all seats act at once:
-            they are asked one after the other, see nothing of what the others say, and `play` gets all actions.
-        allowed: `(state) -> bool [E]`, over `grammar.entries`; where all seats act at once, bool `[P, E]`. None allows
-            everything.
+        tell: `(state, seat int32 []) -> Text`, what a seat sees; its structure is the same in every state, with `when`
+            and `cases` inside. "nothing happens ." after an action that was not understood or allowed is added at the
+            end, or at the place of `refusal()`.
+        expert: `(key, state) -> (verb, args, thought Text | None)`, an action for the seat that acts, as good as
+            possible, and the thought that leads to it. One key makes one decision. If all seats act at once, as in
+            `play`, with one thought or none.
+        num_levels: number of levels of difficulty.
+        num_seats: P, number of players. With more than one, `status` gives payoffs.
+        identity: `(task) -> pytree of integers or bools`, what identifies the task. Splits hash it: tasks with the same
+            identity are on the same side. It is the same before and after `complete`. None: the whole task except its
+            level.
+        complete: `(key, task, held_out bool) -> task`, adds to a task what is not part of its identity and what is too
+            costly to draw repeatedly, or differs between the sides of the split. None: nothing is added.
+        situation: `(state) -> pytree of arrays`, what identifies the situation within a task, for fingerprints. None:
+            the whole state except fields named `level`. Two situations of one task are the same if and only if these
+            arrays are equal.
+        player: `(state) -> int32 []`, the seat that acts. None if there is one seat, or if all seats act at once: they
+            are asked one after the other, do not see each other's actions, and `play` receives all actions.
+        allowed: `(state) -> bool [E]`, over the entries of the grammar; if all seats act at once, bool `[P, E]`. None:
+            everything is allowed.
         accepts: `(state, verb, args) -> bool []`, whether an action that `allowed` admits is legal with these free
-            arguments. None accepts all.
-        subgrammar: `(state) -> int32 []`, by which the grammar reads actions, see `subgrammars.join_grammars`; None for
-            the only one.
-        limit: `(task) -> int32 []`, turns after which an episode of this task is cut, at most `max_steps`, which None
-            takes.
-        payouts: what is handed out of the rewards, one after the other.
-        skip: `(state) -> state`, what a turn costs in which nothing was understood or allowed, as an attempt. None
-            leaves the state as it is.
-        prompt: `(task) -> Text`, given once before the first observation; None says nothing.
-        distance: `(state) -> float32 []`, the fewest actions to a success; `inf` where there is none left. None where
-            it is not known.
-        render: `(state) -> str`, on the host; None writes the observation of the seat that acts.
-        easier: `(task, number int32 []) -> task`, the same task made easier so many times, as a smaller part of a
-            screen. None where there is no such thing.
-        look: `(state) -> Text`, what is seen without what is asked for. None where that is not separate.
+            arguments. None: all are legal.
+        subgrammar: `(state) -> int32 []`, the subgrammar by which actions are read, see `subgrammars.join_grammars`;
+            None: the only one.
+        limit: `(task) -> int32 []`, number of turns after which an episode of this task is truncated, at most
+            `max_steps`; None: `max_steps`.
+        payouts: payouts that are applied to the rewards, one after the other.
+        skip: `(state) -> state`, effect of a turn in which nothing was understood or allowed, such as a lost attempt.
+            None: the state is unchanged.
+        prompt: `(task) -> Text`, shown once before the first observation; None: no prompt.
+        distance: `(state) -> float32 []`, the fewest actions to a success; `inf` if none is possible any more. None if
+            it is unknown.
+        render: `(state) -> str`, on the host; None: the observation of the seat that acts.
+        easier: `(task, number int32 []) -> task`, the same task made easier `number` times, such as a smaller part of a
+            screen. None if there is no such function.
+        look: `(state) -> Text`, what is seen without the instruction. None if these are not separate.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What wrappers of worlds begin with: the rules over a state, or over a task, that holds the wrapped one."""
+"""Starting points for wrappers of worlds: the rules over a state, or over a task, that contains the wrapped one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from jaxagents.types import Array, PyTree, State, Task
 
 
 def with_inner_state(world: World) -> World:
-    """Returns the rules over states `{"inner": state, ...}`, whose other fields they leave as they are."""
+    """Returns the rules over states `{"inner": state, ...}`, whose other fields they leave unchanged."""
 
     def lift(function: Callable | None) -> Any:
         return None if function is None else lambda state, *rest: function(state["inner"], *rest)
@@ -44,11 +44,11 @@ def with_inner_task(world: World, **fields: Any) -> World:
     """Returns the rules over tasks `{"inner": task, "level", ...}`.
 
     Args:
-        world: the rules.
-        **fields: further ones of the tasks, arrays, as they are before `complete` changes them.
+        world: rules of the world.
+        **fields: further fields of the tasks, arrays, with their values before `complete` changes them.
 
     Returns:
-        The rules; `start` and `prompt` still see the inner task only.
+        The rules; `start` and `prompt` still see only the inner task.
     """
 
     def sample(key: Array, level: Array) -> Task:

@@ -1,4 +1,4 @@
-"""What the builder does with texts: their words, all that they could be, and the ids that they say."""
+"""How the builder processes texts: their words, all their possible values, and the ids that they produce."""
 
 import itertools
 from collections.abc import Callable
@@ -35,22 +35,22 @@ Ids = Callable[..., np.ndarray]
 
 
 def has_refusal(phrase: Text) -> bool:
-    """Returns whether a text has a place for the answer to what was not understood."""
+    """Returns whether a text has a place for the answer to an action that was not understood."""
     return any(isinstance(part, Refusal) or any(map(has_refusal, _texts_in(part))) for part in phrase.parts)
 
 
 def _texts_in(part) -> tuple[Text, ...]:
-    """Returns the texts that a part is made of."""
+    """Returns the texts of which a part consists."""
     return part.texts if isinstance(part, Cases) else (part.text,) if isinstance(part, Renamed) else ()
 
 
 def with_refusal(phrase: Text) -> Text:
-    """Returns a text that answers what was not understood, at its end if nowhere else."""
+    """Returns a text that answers actions that were not understood, at its end if it has no other place for it."""
     return phrase if has_refusal(phrase) else text(phrase, refusal())
 
 
 def words_of(whole: Text) -> list[str]:
-    """Lists the words of a text in the order of their mention, on the host."""
+    """Lists the words of a text in order of appearance, on the host."""
     found: list[str] = []
     for part in whole.parts:
         if isinstance(part, Fixed):
@@ -71,11 +71,11 @@ def words_of(whole: Text) -> list[str]:
 
 
 def pattern_of(phrase: Text, ids: Ids) -> Pattern:
-    """Returns all that a text could be.
+    """Returns all possible values of a text.
 
     Args:
-        phrase: arrays may be abstract.
-        ids: of `make_words`.
+        phrase: text, whose arrays may be abstract.
+        ids: word ids, see `make_words`.
 
     Returns:
         The pattern, in word ids.
@@ -87,7 +87,7 @@ def pattern_of(phrase: Text, ids: Ids) -> Pattern:
 
 
 def _names(phrase: Text) -> dict[str, int]:
-    """Returns the numbers of texts of the choices that have names."""
+    """Returns the number of texts of each named choice."""
     found = {}  # type: dict[str, int]
     for part in phrase.parts:
         if isinstance(part, Cases):
@@ -128,7 +128,7 @@ def _renaming(ids: Ids, names: tuple[tuple[str, str], ...]) -> Ids:
 
 
 def num_words(pattern: Pattern) -> int:
-    """Returns the most words of what follows a pattern."""
+    """Returns the maximum number of words of what matches a pattern."""
     total = 0
     for place in pattern:
         if isinstance(place, Choice):
@@ -143,12 +143,12 @@ def write_text(phrase: Text, ids: Ids, valid: Array) -> Array:
     """Writes a text in word ids.
 
     Args:
-        phrase: the text.
-        ids: of `make_words`.
-        valid: bool `[]`, False says "nothing happens ." where the text has a place for it.
+        phrase: text to write.
+        ids: word ids, see `make_words`.
+        valid: bool `[]`; False: "nothing happens ." is written if the text has a place for it.
 
     Returns:
-        Int32 `[K]`, -1 where there is no word, which may be anywhere.
+        Int32 `[K]`, -1 for missing words, which may be anywhere.
     """
     written = [_write(part, ids, valid).astype(jnp.int32) for part in phrase.parts]
     return jnp.concatenate([*written, jnp.zeros(0, jnp.int32)])
