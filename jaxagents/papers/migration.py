@@ -49,7 +49,7 @@ def migrate(
             settings = {name: value for name, value in composed.asked.items() if name != "version"}
             resolved[arm] = (config_hash(before(settings)), composed.settings)
             moved["runs"] += _copy_runs(request.results, composed, before(composed.asked), sources)
-            for start in filter(None, (composed.start,)):
+            if (start := composed.start) is not None:
                 for folder in (request.results, request.cache):
                     moved["starts"] += _copy_starts(folder, start, before(start_asked(start)), sources)
         rename_resolved(request.results, paper, resolved)

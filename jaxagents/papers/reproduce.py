@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from jaxagents.papers.batch import check_batch, compose_batch, missing_seeds, read_batch, run_batch, turned
 from jaxagents.papers.batch_page import write_batch_page
-from jaxagents.papers.batch_table import Measured, measure_batch, print_batch
+from jaxagents.papers.batch_table import measure_batch, print_batch
 from jaxagents.papers.check import check_papers
 from jaxagents.papers.claims import Claim, read_confirmed, read_registered
 from jaxagents.papers.confirm import confirm_batch, read_confirmations
@@ -111,7 +111,7 @@ def run_study(
             failures = run_batch(batch, request)
     ran = not (config.status or config.confirm)
     # The table has all arms: p is adjusted over all, and the requested arms are compared with the others.
-    composed, broken = compose_batch(batch, request if request.is_trial else replace(request, arms=None))
+    composed, broken = compose_batch(batch, request if ran and request.is_trial else replace(request, arms=None))
     failures = {**broken, **failures}
     if ran:  # For example, what a killed worker has left.
         asked = [arm for name, arm in composed.items() if request.arms is None or name in request.arms]
@@ -122,7 +122,8 @@ def run_study(
     print_batch(batch, rows, checks)
     words = {row.arm: row.word for row in rows if row.word}
     if config.confirm:
-        register_claims(batch, request, config.arms, rows)
+        options: dict[str, Any] = {"arms": config.arms, "anew": request.register, "say": print}
+        confirm_batch(batch, rows, read_methods(request.config_folder), composed, request.results, **options)
         if config.workers > 1:
             failures |= {
                 f"worker {i}": "" for i, code in enumerate(run_workers(script, sys.argv[1:], config.workers)) if code
@@ -155,13 +156,6 @@ def batch_seeds(request: Request) -> tuple[int, ...]:
             "verdicts; try confirm=true, which takes fresh ones."
         )
     return seeds
-
-
-def register_claims(batch: Paper, request: Request, arms: Sequence[str] | None, rows: Sequence[Measured]) -> None:
-    """Registers claims of a study by the rule, see `confirm.confirm_batch`; claims of failed arms are left out."""
-    composed, _ = compose_batch(batch, replace(request, arms=None))
-    options: dict[str, Any] = {"arms": arms, "anew": request.register, "say": print}
-    confirm_batch(batch, rows, read_methods(request.config_folder), composed, request.results, **options)
 
 
 def confirmed_claims(batch: Paper, request: Request, arms: Sequence[str] | None = None) -> list[Claim]:

@@ -158,12 +158,12 @@ def make_turn(
     Returns:
         The turn of the player who acted.
     """
-    words: Any = environment.text.words  # type: ignore[union-attr]
+    interface: Any = environment.text
     player = 0 if before.player is None else int(before.player)
     return Turn(
         turn=number,
-        observation=sentence(words, before.observation),
-        action=sentence(words, action),
+        observation=sentence(interface.words, before.observation),
+        action=sentence(interface.words, action),
         agent=player,
         reward=float(np.atleast_1d(after.reward)[player if environment.num_players > 1 else 0]),
         valid=bool(after.info["valid"]),

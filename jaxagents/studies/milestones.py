@@ -1,5 +1,7 @@
 """ARA evaluation (Kinniment et al., 2023): how far attempts at a task come, and what more attempts elicit."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -36,11 +38,11 @@ def run(
         Kinniment et al. (2023), "Evaluating Language-Model Agents on Realistic Autonomous Tasks", sections 3 and 5.
     """
     measure = make_measured(environment, policy, num_attempts)
-    sample = environment.text.sample_held_out_task  # type: ignore[union-attr]
+    interface: Any = environment.text
 
     def attempt(params: Params, key: Array) -> dict[str, Array]:
         task_key, *keys = jax.random.split(key, 4)
-        task = jax.vmap(sample)(jax.random.split(task_key, num_tasks))
+        task = jax.vmap(interface.sample_held_out_task)(jax.random.split(task_key, num_tasks))
         episode, _, distance = measure(params, task, *keys)
         least = jnp.min(jnp.where(episode.valid, distance[:, 1:], jnp.inf), axis=1)
         shape = (num_tasks, num_attempts)

@@ -1,7 +1,7 @@
 """Selecting the best of several episodes by outcomes, steps, or both, judged by probes of a policy's own states."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,8 @@ def run(
         Fan et al. (2026), "AgentProcessBench: Diagnosing Step-Level Process Quality in Tool-Using Agents".
     """
     judged = jax.jit(make_judged(environment, policy, group_size))
-    samplers = (environment.sample_task, environment.text.sample_held_out_task)  # type: ignore[union-attr]
+    interface: Any = environment.text
+    samplers = (environment.sample_task, interface.sample_held_out_task)
     task_keys = jax.random.split(jax.random.key(seed), (2, num_tasks + 1))
     labelled, held_out = (
         judged(params, keys[0], jax.vmap(sample)(keys[1:])) for keys, sample in zip(task_keys, samplers, strict=True)
